@@ -1,0 +1,1 @@
+"""The backend of ringtop: everything but the terminal. Imports neither Textual nor rich."""

@@ -1,0 +1,212 @@
+"""What may be asked of an agent. Commands are closed both ways: an unknown type, field or value is refused by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from backend.contract.numbers import check_u64
+from backend.contract.plans import Plan
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """The base of every command. ``op_id`` is made before the first send and kept for every retry."""
+
+    op_id: OpId
+
+    def __post_init__(self) -> None:
+        if not self.op_id:
+            raise ValueError("op_id is empty")
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must equal the agent's present state; None is not checked."""
+
+    agent_epoch: str | None = None
+    revision: int | None = None
+    generation: LoadGeneration | None = None
+
+
+class Hello(Command, frozen=True, kw_only=True, tag="hello"):
+    """The first frame of a connection. ``host`` is the id that the console expects to find."""
+
+    host: HostId
+    console: str
+    who: str
+    connection_generation: int
+    major: int
+    minor: int
+    read_only: bool = False
+    sent_unix_ms: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("connection_generation", self.connection_generation, least=1)
+
+
+class Subscribe(Command, frozen=True, kw_only=True, tag="journal.subscribe"):
+    """Stream the journal after a cursor (``journal_id:journal_epoch:seq:chain``), or the last ``tail`` records."""
+
+    cursor: str | None = None
+    tail: int = 0
+
+
+class InspectModel(Command, frozen=True, kw_only=True, tag="model.inspect"):
+    """Read a model file's header under the agent's model roots."""
+
+    path: str
+
+
+class Check(Command, frozen=True, kw_only=True, tag="check"):
+    """Run every guard that only this host can run for the plan's shards here; nothing is started."""
+
+    plan: Plan
+
+
+class ProbeListen(Command, frozen=True, kw_only=True, tag="probe.listen"):
+    """Listen on a reserved address for one dial that must carry ``nonce``; for at most ``seconds``."""
+
+    address: str
+    port: int
+    nonce: str
+    seconds: float = 5.0
+
+
+class ProbeDial(Command, frozen=True, kw_only=True, tag="probe.dial"):
+    """Dial an address of another host and expect it to answer ``nonce``."""
+
+    address: str
+    port: int
+    nonce: str
+    seconds: float = 3.0
+
+
+class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
+    """Hold node ids, generation, ports and device memory for a plan's shards here, durably, for ``seconds``."""
+
+    plan: Plan
+    by: str
+    seconds: float
+    expect: Expect = Expect()
+
+
+class Release(Command, frozen=True, kw_only=True, tag="release"):
+    """End the reservation that ``reservation`` made. One that is gone already succeeds as absent."""
+
+    reservation: OpId
+    by: str
+
+
+class Capacities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The lifecycle envelope's four capacities, all positive."""
+
+    queue_capacity: int = 65_536
+    completion_capacity: int = 65_536
+    retained_capacity: int = 65_536
+    retained_bytes: int = 268_435_456
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_u64(name, getattr(self, name), least=1)
+
+
+class Load(Command, frozen=True, kw_only=True, tag="load"):
+    """Start one shard. Goes to the agent, never to the node it creates. ``body`` is for the engine module alone.
+
+    ``fence`` is a new claim: it must exceed the highest generation stored for the slot.
+    """
+
+    node_id: NodeId
+    node_generation: NodeGeneration
+    adapter_kind: str
+    adapter_content_type: str
+    capacities: Capacities
+    reservation: OpId
+    plan: Plan
+    fence: LoadGeneration
+    by: str
+    body: str = ""
+    expect: Expect = Expect()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("node_generation", self.node_generation, least=1)
+        check_u64("fence", self.fence, least=1)
+
+
+class Unload(Command, frozen=True, kw_only=True, tag="unload"):
+    """Stop one shard of the generation named. One already gone succeeds as absent; an ended one is dismissed."""
+
+    node_id: NodeId
+    node_generation: NodeGeneration
+    adapter_kind: str
+    by: str
+    why: str = ""
+
+
+class StartDrain(Command, frozen=True, kw_only=True, tag="drain.start"):
+    """Begin to empty a replica at this agent. ``deadline_seconds`` counts from its arrival."""
+
+    replica: ReplicaId
+    load_generation: LoadGeneration
+    by: str
+    why: str
+    deadline_seconds: float
+    at_deadline: Literal["stop", "give-up"] = "give-up"
+    admission_closed_by: str = ""
+
+
+class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
+    """Extend, force or cancel a drain that runs."""
+
+    replica: ReplicaId
+    by: str
+    action: Literal["extend", "force", "cancel"]
+    extend_seconds: float = 0.0
+
+
+class OperationStatus(Command, frozen=True, kw_only=True, tag="op.status"):
+    """Ask what became of a command whose answer was not heard."""
+
+    asked: OpId
+
+
+class TestReplica(Command, frozen=True, kw_only=True, tag="replica.test"):
+    """Send one short prompt through rank 0 at this host and return the answer and its latency."""
+
+    __test__ = False
+
+    node_id: NodeId
+    prompt: str
+    max_tokens: int = 16
+    seconds: float = 30.0
+
+
+class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
+    """Read engine output of one shard: ``limit`` bytes from ``offset``; a negative offset counts from the end."""
+
+    node_id: NodeId
+    generation: LoadGeneration | None = None
+    offset: int = -16_384
+    limit: int = 65_536
+
+
+AnyCommand = (
+    Hello
+    | Subscribe
+    | InspectModel
+    | Check
+    | ProbeListen
+    | ProbeDial
+    | Reserve
+    | Release
+    | Load
+    | Unload
+    | StartDrain
+    | ChangeDrain
+    | OperationStatus
+    | TestReplica
+    | ReadLog
+)

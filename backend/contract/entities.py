@@ -1,0 +1,282 @@
+"""What an agent keeps, as values: the after-images that its journal records carry.
+
+One pure fold serves both sides: an agent rebuilds itself from its journal with it, and a console follows the agent by
+the same records on top of a report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backend.contract.numbers import check_u64
+from backend.contract.plans import Bound, Plan
+from backend.contract.words import (
+    HostId,
+    LoadGeneration,
+    NodeGeneration,
+    NodeId,
+    OpId,
+    Port,
+    ReplicaId,
+    UnixMs,
+)
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """Who a process is: a pid alone is not an identity. ``start_ticks`` is field 22 of /proc/PID/stat."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    nonce: str
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How an engine ended. ``code`` and ``signal`` are None when nobody could learn them: unknown is never 0."""
+
+    code: int | None
+    signal: int | None
+    words: str
+    at_unix_ms: UnixMs
+    log_tail: tuple[str, ...] = ()
+
+
+class Buffers(msgspec.Struct, frozen=True):
+    """What the engine said it allocated for one rank, in bytes (printed MiB times 1048576, rounded)."""
+
+    rank: int
+    weights: int
+    kv: int
+    compute: int
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """A short completion through rank 0 that crossed every rank."""
+
+    ok: bool
+    seconds: float
+    at_unix_ms: UnixMs
+    words: str
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
+
+    ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
+    """
+
+    host: HostId
+    replica: ReplicaId
+    node_id: NodeId
+    rank: int
+    world_size: int
+    load_generation: LoadGeneration
+    node_generation: NodeGeneration
+    engine: str
+    release: str
+    role: str
+    device: str
+    device_uuid: str
+    layers: tuple[int, int] | None
+    ports: tuple[Port, ...]
+    advertise: str
+    model: str
+    profile_name: str
+    profile_fingerprint: str
+    op_id: OpId
+    bound: Bound
+    state: str
+    since_unix_ms: UnixMs
+    words: str = ""
+    endpoint: str = ""
+    identity: ProcessIdentity | None = None
+    exit: Exit | None = None
+    buffers: tuple[Buffers, ...] = ()
+    canary: Canary | None = None
+    revision: int = 0
+
+
+class LoadRecord(msgspec.Struct, frozen=True):
+    """What an agent keeps of a load so that it outlives every console: who, the whole plan, its ranks here."""
+
+    op_id: OpId
+    by: str
+    plan: Plan
+    at_unix_ms: UnixMs
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """Node ids, generation, ports and device memory held durably before the first LOAD. Expires."""
+
+    op_id: OpId
+    by: str
+    replica: ReplicaId
+    load_generation: LoadGeneration
+    node_ids: tuple[NodeId, ...]
+    ports: tuple[Port, ...]
+    memory: dict[str, int]
+    made_unix_ms: UnixMs
+    expires_unix_ms: UnixMs
+
+
+class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """One command at this agent: its payload hash for idempotence, and its single result once there is one."""
+
+    op_id: OpId
+    command: str
+    subject: str
+    by: str
+    payload_digest: str
+    at_unix_ms: UnixMs
+    result: Result | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The one outcome of a command.
+
+    ``status`` is succeeded, rejected or failed; ``resource_state`` is absent, present or unknown.
+    """
+
+    status: str
+    resource_state: str
+    first_error: str = ""
+    cleanup_error: str = ""
+    value: dict[str, Any] = {}
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """Emptying one replica, kept at every rank's agent. ``left_ms`` is what remained at ``at_unix_ms``.
+
+    ``at_deadline`` is ``stop`` or ``give-up``; ``outcome`` is empty while it runs, else ``done``, ``given up``,
+    ``cancelled`` or ``cut n``.
+    """
+
+    replica: ReplicaId
+    load_generation: LoadGeneration
+    op_id: OpId
+    by: str
+    why: str
+    left_ms: int
+    at_unix_ms: UnixMs
+    at_deadline: str
+    admission_closed_by: str = ""
+    outcome: str = ""
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """Ports or a device kept back because something may still use them; ended on proof only."""
+
+    node_id: NodeId
+    load_generation: LoadGeneration
+    kind: str
+    ports: tuple[Port, ...] = ()
+    device: str = ""
+    memory: int = 0
+    until: str = ""
+    at_unix_ms: UnixMs = UnixMs(0)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one journal record makes true: after-images to set and keys to remove."""
+
+    shard: Shard | None = None
+    load: LoadRecord | None = None
+    reservation: Reservation | None = None
+    operation: OpenOperation | None = None
+    drain: Drain | None = None
+    hold: Hold | None = None
+    drop_shards: tuple[NodeId, ...] = ()
+    drop_loads: tuple[OpId, ...] = ()
+    drop_reservations: tuple[OpId, ...] = ()
+    drop_operations: tuple[OpId, ...] = ()
+    drop_drains: tuple[ReplicaId, ...] = ()
+    drop_holds: tuple[str, ...] = ()
+
+
+class Entities(msgspec.Struct, frozen=True):
+    """Everything an agent runs, reserves, holds and has open. Keyed so that one change copies one small dict."""
+
+    shards: dict[NodeId, Shard] = {}
+    loads: dict[OpId, LoadRecord] = {}
+    reservations: dict[OpId, Reservation] = {}
+    operations: dict[OpId, OpenOperation] = {}
+    drains: dict[ReplicaId, Drain] = {}
+    holds: dict[str, Hold] = {}
+    highest_generation: int = 0
+
+
+class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened on a host. ``level`` is info, warn or alarm; ``seq`` counts from 1 within a journal.
+
+    ``kind`` is a dotted word for programs, ``words`` the sentence for people; text from engines stays raw here and
+    is made safe at the render boundary.
+    """
+
+    kind: str
+    words: str
+    at_unix_ms: UnixMs
+    level: str = "info"
+    by: str = ""
+    replica: str = ""
+    node_id: str = ""
+    change: Change | None = None
+    seq: int = 0
+
+
+def hold_key(hold: Hold) -> str:
+    """The key of a hold among the entities: slot, generation and kind."""
+    return f"{hold.node_id}@{hold.load_generation}/{hold.kind}"
+
+
+def fold(entities: Entities, record: JournalRecord) -> Entities:
+    """The entities after one record. Pure; copies only the dicts that the record touches."""
+    change = record.change
+    if change is None:
+        return entities
+    new: dict[str, Any] = {}
+    if change.shard is not None or change.drop_shards:
+        shards = {k: v for k, v in entities.shards.items() if k not in change.drop_shards}
+        if change.shard is not None:
+            shards[change.shard.node_id] = change.shard
+            new["highest_generation"] = max(entities.highest_generation, change.shard.load_generation)
+        new["shards"] = shards
+    if change.load is not None or change.drop_loads:
+        loads = {k: v for k, v in entities.loads.items() if k not in change.drop_loads}
+        if change.load is not None:
+            loads[change.load.op_id] = change.load
+        new["loads"] = loads
+    if change.reservation is not None or change.drop_reservations:
+        reservations = {k: v for k, v in entities.reservations.items() if k not in change.drop_reservations}
+        if change.reservation is not None:
+            reservations[change.reservation.op_id] = change.reservation
+            highest = max(entities.highest_generation, change.reservation.load_generation)
+            new["highest_generation"] = max(new.get("highest_generation", 0), highest)
+        new["reservations"] = reservations
+    if change.operation is not None or change.drop_operations:
+        operations = {k: v for k, v in entities.operations.items() if k not in change.drop_operations}
+        if change.operation is not None:
+            operations[change.operation.op_id] = change.operation
+        new["operations"] = operations
+    if change.drain is not None or change.drop_drains:
+        drains = {k: v for k, v in entities.drains.items() if k not in change.drop_drains}
+        if change.drain is not None:
+            drains[change.drain.replica] = change.drain
+        new["drains"] = drains
+    if change.hold is not None or change.drop_holds:
+        holds = {k: v for k, v in entities.holds.items() if k not in change.drop_holds}
+        if change.hold is not None:
+            holds[hold_key(change.hold)] = change.hold
+        new["holds"] = holds
+    return msgspec.structs.replace(entities, **new)
+
+
+def check_generations(shard: Shard) -> None:
+    """Raise ValueError when the two numbers that must be equal are not, naming both."""
+    check_u64("load_generation", shard.load_generation, least=1)
+    if shard.load_generation != shard.node_generation:
+        raise ValueError(
+            f"node generation {shard.node_generation} differs from load generation {shard.load_generation} "
+            f"on {shard.host}. Load again with one number."
+        )

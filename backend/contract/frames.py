@@ -1,0 +1,126 @@
+"""One decoder for every JSON text that comes from outside.
+
+msgspec alone lets duplicate keys, NaN-like literals and integers beyond u64 through in places, so a frame is first
+read into a plain tree under our own rules and then converted to its type.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+from backend.contract.numbers import U64_MAX
+
+T = TypeVar("T")
+
+MAX_FRAME_CHARS = 1 << 20
+"""Longest accepted frame: 1 MiB of text."""
+MAX_DEPTH = 32
+"""Deepest accepted nesting of objects and arrays."""
+_MIN_I64 = -(2**63)
+
+
+class FrameError(ValueError):
+    """A frame that is refused; the message names the offending field or value."""
+
+
+def decode_frame(text: str) -> dict[str, Any]:
+    """Read one JSON object, refusing what must never be guessed at.
+
+    Refused: anything but ``str``, text over 1 MiB, duplicate keys, nesting over 32, NaN and infinities,
+    integers outside -2^63..2^64-1, lone surrogates, and a top level that is no object. Raises FrameError.
+    """
+    if not isinstance(text, str):
+        raise FrameError(f"a frame is text, not {type(text).__name__}")
+    if len(text) > MAX_FRAME_CHARS:
+        raise FrameError(f"the frame has {len(text)} characters, more than {MAX_FRAME_CHARS}")
+    _check_depth(text)
+    try:
+        tree = _DECODER.decode(text)
+        text.encode()
+        if "\\u" in text:
+            json.dumps(tree, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise FrameError("the frame holds a lone surrogate") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise FrameError(f"the frame is not JSON: {error}") from error
+    if not isinstance(tree, dict):
+        raise FrameError(f"the frame is {type(tree).__name__}, not an object")
+    return tree
+
+
+def convert(tree: object, to: type[T], what: str) -> T:
+    """Turn a tree from ``decode_frame`` into a typed value; raises FrameError naming ``what`` and the field."""
+    try:
+        return msgspec.convert(tree, to, strict=True)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise FrameError(f"{what}: {error}") from error
+
+
+def encode_frame(value: object) -> str:
+    """One JSON text for the wire, field order as declared."""
+    return msgspec.json.encode(value).decode()
+
+
+def tree_of(value: object) -> Any:
+    """The plain tree (dicts, lists, numbers, text) of a struct, as it would travel."""
+    return msgspec.to_builtins(value)
+
+
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                in_string = False
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise FrameError(f"the frame nests deeper than {MAX_DEPTH}")
+        elif char in "]}":
+            depth -= 1
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise FrameError(f"the key {key!r} appears twice in one object")
+            seen.add(key)
+    return tree
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20:
+        raise FrameError(f"the integer {digits[:24]}… is outside -2^63..2^64-1")
+    value = int(digits)
+    if not _MIN_I64 <= value <= U64_MAX:
+        raise FrameError(f"the integer {digits} is outside -2^63..2^64-1")
+    return value
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise FrameError(f"the number {digits[:24]} is not finite")
+    return value
+
+
+def _constant(name: str) -> float:
+    raise FrameError(f"{name} is not a number here")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)

@@ -1,0 +1,102 @@
+"""What an agent says of its host. Reports and events are open: a field that is missing is unknown, never a default."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend.contract.entities import Entities
+from backend.contract.words import HostId, NodeId, Port, UnixMs
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One device under the name that the engine on this host gives it. Memory in bytes.
+
+    ``total`` is what the agent may hand out (its configuration can lower it), ``free`` what the operating system or
+    driver says is free now, ``committed`` what reservations and live shards of this agent have been promised.
+    """
+
+    name: str
+    uuid: str
+    kind: str
+    total: int
+    free: int
+    committed: int = 0
+    words: str = ""
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine installed on the host. ``release`` must be equal on every rank of a ring."""
+
+    engine: str
+    folder: str
+    release: str
+    devices: tuple[str, ...]
+    cpu_needs: tuple[str, ...] = ()
+    words: str = ""
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The host as its agent measured it. Memory in bytes; ``ports`` is the inclusive range it may use."""
+
+    host: HostId
+    agent_version: str
+    boot_id: str
+    cpu_count: int
+    cpu_flags: tuple[str, ...]
+    memory_total: int
+    memory_free: int
+    devices: tuple[DeviceFacts, ...]
+    engines: tuple[EngineFacts, ...]
+    ports: tuple[Port, Port]
+    ports_in_use: tuple[Port, ...]
+    advertise: str
+    model_roots: tuple[str, ...]
+    journal: str
+    refuses_loads: str = ""
+    measured_unix_ms: UnixMs = UnixMs(0)
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one shard. None is unknown, never 0. Bytes, tokens per second, seconds.
+
+    ``source`` says where the counts come from. Canaries are already subtracted.
+    """
+
+    node_id: NodeId
+    observed_unix_ms: UnixMs
+    memory: int | None = None
+    loaded: int | None = None
+    to_load: int | None = None
+    tokens_per_second: float | None = None
+    tokens_total: int | None = None
+    in_flight: int | None = None
+    queued: int | None = None
+    oldest_seconds: float | None = None
+    canary_seconds: float | None = None
+    canary_unix_ms: UnixMs | None = None
+    source: str = ""
+    words: str = ""
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """Another console or operation that is connected to the same agent."""
+
+    who: str
+    console: str
+    since_unix_ms: UnixMs
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the agent has, as of journal ``seq``. Events after it carry on from there."""
+
+    host: HostId
+    agent_epoch: str
+    journal_id: str
+    journal_epoch: int
+    seq: int
+    oldest_seq: int
+    revision: int
+    facts: HostFacts
+    entities: Entities
+    measurements: tuple[Measurement, ...] = ()
+    present: tuple[Presence, ...] = ()

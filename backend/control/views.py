@@ -1,0 +1,173 @@
+"""What the console may see: one immutable ``FleetState``, keyed by host and then by slot.
+
+Intended, observed and proven stay three things: a plan or record says what was intended, ``Shard`` what an agent
+says, ``Canary`` what was proven. None is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backend.contract.entities import Buffers, Canary, Drain, Entities, JournalRecord, Shard
+from backend.contract.plans import Plan, Profile
+from backend.contract.reports import HostFacts, Measurement, Presence
+from backend.contract.states import HostState, ReplicaState
+from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId, UnixMs
+
+
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
+    """One host as its link knows it. ``heard_at`` and ``reported_at`` are monotonic seconds of this process, 0 = never.
+
+    ``words`` says why it is not live and when the next try is; ``clock_offset_ms`` is the agent's clock minus ours.
+    ``missing_seconds`` is how long it has been silent, in the state's own clock.
+    """
+
+    host: HostId
+    address: str
+    state: HostState
+    words: str = ""
+    agent_epoch: str = ""
+    agent_version: str = ""
+    journal_id: str = ""
+    head_seq: int = 0
+    revision: int = 0
+    clock_offset_ms: int | None = None
+    round_trip_ms: float | None = None
+    heard_at: float = 0.0
+    reported_at: float = 0.0
+    facts: HostFacts | None = None
+    entities: Entities = Entities()
+    measurements: dict[NodeId, Measurement] = {}
+    measured_at: dict[NodeId, float] = {}
+    present: tuple[Presence, ...] = ()
+
+
+class ShardView(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard with what others say of it. ``bound`` and ``generation`` are equal, differs or unknown.
+
+    ``reported`` is what the engine at rank 0 said it allocated for this rank. ``state`` is the shard's own word, or
+    ``unreachable`` / ``lost`` when its host is silent.
+    """
+
+    shard: Shard
+    state: str
+    measurement: Measurement | None
+    measured_at: float
+    reported: Buffers | None
+    bound: str
+    generation: str
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica, derived from its shards, its load record and the open operations."""
+
+    id: ReplicaId
+    model: str
+    profile_name: str
+    state: ReplicaState
+    words: str
+    load_generation: LoadGeneration
+    world_size: int
+    ranks_ready: int
+    shards: tuple[ShardView, ...]
+    endpoint: str
+    bound: str
+    tokens_per_second: float | None
+    in_flight: int | None
+    queued: int | None
+    oldest_seconds: float | None
+    source: str
+    measured_at: float
+    canary: Canary | None
+    drain: Drain | None
+    drain_left_ms: int | None
+    unknown_targets: int = 0
+    plan: Plan | None = None
+
+
+class OperationStep(msgspec.Struct, frozen=True):
+    """One line of an operation's ledger file."""
+
+    at_unix_ms: UnixMs
+    target: str
+    what: str
+    words: str
+
+
+class OperationView(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation as its ledger file tells it. ``state``: running, ownerless, succeeded, refused, failed, unknown."""
+
+    id: OpId
+    kind: str
+    subject: str
+    by: str
+    state: str
+    words: str
+    started_unix_ms: UnixMs
+    ended_unix_ms: UnixMs | None
+    load_generation: LoadGeneration | None
+    steps: tuple[OperationStep, ...]
+    exit_code: int | None = None
+
+
+class ModelView(msgspec.Struct, frozen=True):
+    """One model of the catalog: canonical name, aliases, engine, and its profiles by name."""
+
+    name: str
+    aliases: tuple[str, ...]
+    engine: str
+    path: str
+    profiles: dict[str, Profile]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one submitted request. ``done`` False: still under way. ``exit_code`` follows the CLI's table."""
+
+    op_id: OpId
+    request: str
+    done: bool
+    exit_code: int = 0
+    words: str = ""
+    plan: Plan | None = None
+    value: dict[str, Any] = {}
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sides holding different values for one thing that must be equal."""
+
+    subject: str
+    what: str
+    one: str
+    other: str
+    consequence: str
+    remedy: str
+
+
+class JournalLine(msgspec.Struct, frozen=True):
+    """One record of one host. ``index`` counts arrivals at this console from 1, over all hosts."""
+
+    index: int
+    host: HostId
+    record: JournalRecord
+
+
+class FleetState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the console shows. Compared by identity: an unchanged state is the same object.
+
+    ``stamp`` is the monotonic second at which the backend's loop last lived; ``fault`` what escaped from it.
+    """
+
+    context: str
+    label: str
+    hosts: dict[HostId, HostView]
+    replicas: dict[ReplicaId, ReplicaView]
+    operations: dict[OpId, OperationView]
+    models: dict[str, ModelView]
+    catalog_words: str
+    answers: dict[OpId, Answer]
+    drifts: tuple[Drift, ...]
+    journal_head: int
+    fault: str | None
+    read_only: bool

@@ -1,0 +1,1 @@
+"""How an agent runs one engine: a driver per engine, pure parsers beside it."""

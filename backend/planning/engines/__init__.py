@@ -1,0 +1,1 @@
+"""What is known of each engine before it runs."""

@@ -1,0 +1,1 @@
+"""Pure rendering: fleet state in, cells out. No widget computes a value."""

@@ -1,0 +1,1 @@
+"""Widgets that draw what render/ worked out."""
