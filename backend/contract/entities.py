@@ -64,6 +64,8 @@ class Canary(msgspec.Struct, frozen=True):
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
 
+    ``ends_as`` is set while stopping: ``stopped`` when somebody asked for it, ``failed`` when it had to be ended.
+
     ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
     """
 
@@ -95,6 +97,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     exit: Exit | None = None
     buffers: tuple[Buffers, ...] = ()
     canary: Canary | None = None
+    ends_as: str = ""
     revision: int = 0
 
 
@@ -275,7 +278,7 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
 def check_generations(shard: Shard) -> None:
     """Raise ValueError when the two numbers that must be equal are not, naming both."""
     check_u64("load_generation", shard.load_generation, least=1)
-    if shard.load_generation != shard.node_generation:
+    if int(shard.load_generation) != int(shard.node_generation):
         raise ValueError(
             f"node generation {shard.node_generation} differs from load generation {shard.load_generation} "
             f"on {shard.host}. Load again with one number."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -130,3 +131,8 @@ def decode_event(text: str) -> tuple[Envelope, AnyEvent | UnknownEvent]:
 def command_type(command: Command) -> str:
     """The wire name of a command."""
     return str(type(command).__struct_config__.tag)
+
+
+def payload_digest(command: Command) -> str:
+    """sha256 of a command with its id: the same id with another payload is refused by the agent."""
+    return hashlib.sha256(msgspec.json.encode(command, order="sorted")).hexdigest()

@@ -13,7 +13,9 @@ def check_u64(name: str, value: int, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}, not an integer of {least}..2^64-1")
     if not least <= value <= U64_MAX:
-        raise ValueError(f"{name} is {value}, outside {least}..2^64-1")
+        # Python refuses to print integers of thousands of digits, and with that would hide the field's name.
+        words = value if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
+        raise ValueError(f"{name} is {words}, outside {least}..2^64-1")
     return value
 
 

@@ -54,18 +54,18 @@ class HostState(Enum):
     REFUSED = "refused"
 
 
+_STARTING = (ShardState.CONNECTING, ShardState.LOADING, ShardState.WARMING, ShardState.READY)
+_LEAVING = (ShardState.STOPPING, ShardState.FAILED)
+
 _NEXT: dict[ShardState, frozenset[ShardState]] = {
     ShardState.RESERVED: frozenset({ShardState.SPAWNING, ShardState.STOPPED, ShardState.FAILED}),
-    ShardState.SPAWNING: frozenset({ShardState.CONNECTING, ShardState.STOPPING, ShardState.FAILED}),
-    ShardState.CONNECTING: frozenset(
-        {ShardState.LOADING, ShardState.WARMING, ShardState.READY, ShardState.STOPPING, ShardState.FAILED}
-    ),
-    ShardState.LOADING: frozenset(
-        {ShardState.CONNECTING, ShardState.WARMING, ShardState.READY, ShardState.STOPPING, ShardState.FAILED}
-    ),
-    ShardState.WARMING: frozenset({ShardState.READY, ShardState.STOPPING, ShardState.FAILED}),
-    ShardState.READY: frozenset({ShardState.CONNECTING, ShardState.DRAINING, ShardState.STOPPING, ShardState.FAILED}),
-    ShardState.DRAINING: frozenset({ShardState.READY, ShardState.STOPPING, ShardState.FAILED}),
+    ShardState.SPAWNING: frozenset({*_STARTING, *_LEAVING}),
+    ShardState.CONNECTING: frozenset({*_STARTING, *_LEAVING}),
+    # A leader may go while a worker loads: the worker then waits for one again.
+    ShardState.LOADING: frozenset({*_STARTING, *_LEAVING}),
+    ShardState.WARMING: frozenset({ShardState.READY, *_LEAVING}),
+    ShardState.READY: frozenset({ShardState.CONNECTING, ShardState.DRAINING, *_LEAVING}),
+    ShardState.DRAINING: frozenset({ShardState.READY, *_LEAVING}),
     ShardState.STOPPING: frozenset({ShardState.STOPPED, ShardState.FAILED}),
     ShardState.STOPPED: frozenset(),
     ShardState.FAILED: frozenset(),

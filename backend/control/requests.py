@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from backend.contract.plans import Plan
-from backend.contract.words import ReplicaId
+from backend.contract.words import OpId, ReplicaId
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,4 +77,20 @@ class LogRequest(Request, kw_only=True, frozen=True):
     limit: int = 65_536
 
 
-AnyRequest = MakePlan | StartLoad | StartUnload | StartDrainRequest | ChangeDrainRequest | TestRequest | LogRequest
+class ResumeOperation(Request, kw_only=True, frozen=True):
+    """Continue an operation whose process is gone, from its ledger file."""
+
+    operation: OpId
+    is_write: ClassVar[bool] = True
+
+
+AnyRequest = (
+    MakePlan
+    | StartLoad
+    | StartUnload
+    | StartDrainRequest
+    | ChangeDrainRequest
+    | TestRequest
+    | LogRequest
+    | ResumeOperation
+)

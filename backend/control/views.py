@@ -21,7 +21,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     """One host as its link knows it. ``heard_at`` and ``reported_at`` are monotonic seconds of this process, 0 = never.
 
     ``words`` says why it is not live and when the next try is; ``clock_offset_ms`` is the agent's clock minus ours.
-    ``missing_seconds`` is how long it has been silent, in the state's own clock.
+    What a silent host last said is kept.
     """
 
     host: HostId
@@ -88,16 +88,21 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationStep(msgspec.Struct, frozen=True):
-    """One line of an operation's ledger file."""
+    """One line of an operation's ledger file. ``lines`` holds more text, such as the end of a rank's log."""
 
     at_unix_ms: UnixMs
     target: str
     what: str
     words: str
+    lines: tuple[str, ...] = ()
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation as its ledger file tells it. ``state``: running, ownerless, succeeded, refused, failed, unknown."""
+    """One operation as its ledger file tells it. ``state``: running, ownerless, succeeded, refused, failed, unknown.
+
+    ``phase`` is what it does now (``connecting``, ``reserving``, ``checking``, ``dialling``, ``loading``,
+    ``rolling back``, ``unloading``, ``draining``); ``unknown_targets`` counts the targets not yet proven absent.
+    """
 
     id: OpId
     kind: str
@@ -110,6 +115,9 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     load_generation: LoadGeneration | None
     steps: tuple[OperationStep, ...]
     exit_code: int | None = None
+    phase: str = ""
+    unknown_targets: int = 0
+    plan: Plan | None = None
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -156,7 +164,7 @@ class JournalLine(msgspec.Struct, frozen=True):
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the console shows. Compared by identity: an unchanged state is the same object.
 
-    ``stamp`` is the monotonic second at which the backend's loop last lived; ``fault`` what escaped from it.
+    ``fault`` is what escaped from the backend's loop; ``Backend.stamp()`` says when that loop last lived.
     """
 
     context: str

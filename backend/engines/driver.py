@@ -75,10 +75,15 @@ Seen = PhaseSeen | Proven | CanarySeen | Unfit | PeerLost | LeaderGone | Measure
 """What a drive tells its agent."""
 
 
+def _always() -> bool:
+    return True
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One running engine process, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
 
     ``adopted`` says that the process ran before this agent did: then nothing is assumed of its phase.
+    ``may_canary`` is False while the replica drains: a canary would count as work.
     """
 
     shard: Shard
@@ -87,6 +92,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     log: Path
     free_memory: Callable[[], int]
     adopted: bool = False
+    may_canary: Callable[[], bool] = _always
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -117,6 +123,9 @@ class Driver(Protocol):
 
     async def check(self, shard: PlannedShard, plan: Plan, facts: HostFacts) -> tuple[Finding, ...]:
         """What this host alone can know about one planned shard. Starts nothing."""
+
+    async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
+        """Just before the leader starts: what speaks against its workers as they answer now."""
 
     def launch(self, shard: PlannedShard, plan: Plan, model: Path) -> Launch:
         """The command line and environment of one shard."""

@@ -1,0 +1,93 @@
+"""The agent's own configuration: ``agent.toml``. Binaries and model roots come from here, never from the wire."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from backend.contract.numbers import check_port
+from backend.contract.words import HostId, Port
+
+_SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)?")
+_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MAX_SOCKET_PATH = 107
+"""Longest path of a unix socket in bytes (``sun_path`` less its final zero)."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names file, key, both values and the remedy."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one engine is installed; an empty folder means the pinned package."""
+
+    folder: str = ""
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cap on what the agent may hand out of one device, such as ``8GiB``."""
+
+    memory: str = ""
+
+
+class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One agent. ``ports`` is the inclusive range for engines; ``model_roots`` the only folders models come from."""
+
+    host: HostId
+    state: str
+    socket: str
+    advertise: str = "127.0.0.1"
+    ports: tuple[Port, Port] = (Port(18_000), Port(18_999))
+    model_roots: tuple[str, ...] = ()
+    engines: dict[str, EngineConfig] = msgspec.field(default_factory=lambda: {"llamacpp": EngineConfig()})
+    devices: dict[str, DeviceConfig] = {}
+
+    def __post_init__(self) -> None:
+        if not _HOST.fullmatch(self.host):
+            raise ValueError(f"host is {self.host!r}; it must be letters, digits, '.', '_' and '-', at most 63 of them")
+        low, high = (check_port("ports", port) for port in self.ports)
+        if low > high:
+            raise ValueError(f"ports is [{low}, {high}]; the first must not be above the last")
+        for key in ("state", "socket"):
+            if not Path(getattr(self, key)).is_absolute():
+                raise ValueError(f"{key} is {getattr(self, key)!r}; it must be an absolute path")
+        if len(self.socket.encode()) > MAX_SOCKET_PATH:
+            raise ValueError(
+                f"socket has {len(self.socket.encode())} bytes; a unix socket's path takes {MAX_SOCKET_PATH}. "
+                "Choose a shorter folder."
+            )
+        for name, device in self.devices.items():
+            if device.memory:
+                parse_size(f"devices.{name}.memory", device.memory)
+
+    def device_cap(self, device: str) -> int | None:
+        """The configured cap of a device in bytes, or None."""
+        entry = self.devices.get(device)
+        return parse_size(device, entry.memory) if entry is not None and entry.memory else None
+
+
+def parse_size(name: str, text: str) -> int:
+    """Bytes of a text such as ``512MiB``; raises ValueError naming the key, the text and the accepted units."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{name} is {text!r}; write a whole number and B, KiB, MiB, GiB or TiB, such as 8GiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def read_config(path: Path) -> AgentConfig:
+    """Read ``agent.toml``. Raises ConfigError."""
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}. Give the agent's configuration with --config.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    try:
+        return msgspec.convert(tree, AgentConfig)
+    except (msgspec.ValidationError, ValueError) as error:
+        known = ", ".join(AgentConfig.__struct_fields__)
+        raise ConfigError(f"{path}: {error}. Known keys: {known}.") from error

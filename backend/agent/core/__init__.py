@@ -1,0 +1,5 @@
+"""The pure core of the agent."""
+
+from backend.agent.core.step import initial, step
+
+__all__ = ["initial", "step"]

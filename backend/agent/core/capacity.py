@@ -1,0 +1,65 @@
+"""What is spoken for on this host: ports and device memory of reservations, live shards and holds."""
+
+from __future__ import annotations
+
+from backend.contract.entities import Entities
+from backend.contract.states import ShardState, shard_state
+from backend.contract.words import Port
+
+
+def taken_ports(entities: Entities) -> dict[Port, str]:
+    """Every port that is reserved, used or held, with its holder in words."""
+    taken: dict[Port, str] = {}
+    for hold in entities.holds.values():
+        for port in hold.ports:
+            taken[port] = f"held after {hold.node_id} until {hold.until}"
+    for reservation in entities.reservations.values():
+        for port in reservation.ports:
+            taken[port] = f"reserved for {reservation.replica} by {reservation.by}"
+    for shard in entities.shards.values():
+        state = shard_state(shard.state)
+        if state is None or state.is_live:
+            for port in shard.ports:
+                taken[port] = f"used by {shard.node_id}"
+    return taken
+
+
+def committed_memory(entities: Entities, device: str) -> int:
+    """Bytes of a device promised to reservations, live shards and holds."""
+    reserved = sum(reservation.memory.get(device, 0) for reservation in entities.reservations.values())
+    held = sum(hold.memory for hold in entities.holds.values() if hold.device == device)
+    return reserved + held + _live_memory(entities, device, untaken_only=False)
+
+
+def untaken_memory(entities: Entities, device: str) -> int:
+    """The part of it that its holders have not allocated yet, so that free memory still contains it."""
+    reserved = sum(reservation.memory.get(device, 0) for reservation in entities.reservations.values())
+    return reserved + _live_memory(entities, device, untaken_only=True)
+
+
+def holders_of(entities: Entities, device: str) -> str:
+    """Who holds memory of a device, in words, the newest reservation first: the winner of a race is named first."""
+    names = [
+        f"{reservation.replica} (reserved by {reservation.by}, operation {reservation.op_id})"
+        for reservation in sorted(entities.reservations.values(), key=lambda r: -r.made_unix_ms)
+        if reservation.memory.get(device)
+    ]
+    names += [
+        f"{shard.node_id} ({shard.state})"
+        for shard in entities.shards.values()
+        if shard.device == device and (state := shard_state(shard.state)) is not None and state.is_live
+    ]
+    names += [f"a hold after {hold.node_id}" for hold in entities.holds.values() if hold.device == device]
+    return ", ".join(names) or "nobody here"
+
+
+def _live_memory(entities: Entities, device: str, *, untaken_only: bool) -> int:
+    total = 0
+    for shard in entities.shards.values():
+        state = shard_state(shard.state)
+        if shard.device != device or (state is not None and not state.is_live):
+            continue
+        if untaken_only and state in (ShardState.READY, ShardState.DRAINING, ShardState.STOPPING):
+            continue
+        total += shard.bound.memory
+    return total

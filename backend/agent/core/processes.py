@@ -1,0 +1,256 @@
+"""What the core decides about processes: spawned, seen, ended, proven gone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend.agent.core import drains
+from backend.agent.core.state import (
+    Adopted,
+    Ended,
+    EngineSaw,
+    Follow,
+    Gone,
+    ProveGone,
+    Spawned,
+    SpawnFailed,
+    StopEngine,
+    Stuck,
+)
+from backend.agent.core.stopping import begin_stop
+from backend.agent.core.turn import Turn
+from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard
+from backend.contract.reports import Measurement
+from backend.contract.states import IllegalTransition, ShardState, shard_state
+from backend.contract.words import LoadGeneration, NodeId
+from backend.engines.driver import CanarySeen, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+
+
+def on_spawned(turn: Turn, event: Spawned) -> None:
+    """The process is recorded: from here on it is followed, or stopped when that was asked meanwhile."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None:
+        return
+    known = _with(shard, identity=event.identity)
+    words = f"pid {event.identity.pid} started"
+    if shard.state == ShardState.STOPPING.value:
+        turn.record("spawned", words, shard=known)
+        turn.then(Follow(event.node_id, event.generation, False))
+        turn.then(StopEngine(event.node_id, event.generation))
+        return
+    turn.record("spawned", words, shard=_with(known, words=words))
+    turn.then(Follow(event.node_id, event.generation, False))
+
+
+def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
+    """Nothing runs: the shard has failed, and nothing is held."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None:
+        return
+    stopping = shard.state == ShardState.STOPPING.value
+    end = ShardState.STOPPED if stopping and shard.ends_as == "stopped" else ShardState.FAILED
+    failed = turn.move(shard, end, event.words)
+    turn.record(end.value, event.words, level="alarm", shard=failed)
+    _end_operations(turn, shard.node_id, Result(status="failed", resource_state="absent", first_error=event.words))
+
+
+def on_adopted(turn: Turn, event: Adopted) -> None:
+    """After a restart the process still runs: nothing of it changes, it is followed again."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None:
+        return
+    if shard.identity != event.identity:
+        turn.record("adopted", f"pid {event.identity.pid} found again", shard=_with(shard, identity=event.identity))
+    turn.then(Follow(event.node_id, event.generation, True))
+    if shard.state == ShardState.STOPPING.value:
+        turn.then(StopEngine(event.node_id, event.generation))
+
+
+def on_engine(turn: Turn, event: EngineSaw) -> None:
+    """Take what the drive of a shard saw."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None or shard.state == ShardState.STOPPING.value:
+        return
+    seen = event.seen
+    if isinstance(seen, Measurement):
+        drains.on_measurement(turn, shard, seen)
+    elif isinstance(seen, PhaseSeen):
+        _phase(turn, shard, seen)
+    elif isinstance(seen, Proven):
+        _proven(turn, shard, seen)
+    elif isinstance(seen, CanarySeen):
+        _canary(turn, shard, seen)
+    elif isinstance(seen, Unfit):
+        _fail(turn, shard, seen.finding.words)
+    elif isinstance(seen, PeerLost):
+        _fail(turn, shard, f"rank {seen.rank} of its generation is gone: {seen.words}")
+    elif isinstance(seen, LeaderGone):
+        ends_as = "stopped" if _drain_open(turn, shard) else "failed"
+        begin_stop(turn, shard, seen.words, ends_as=ends_as)
+
+
+def on_ended(turn: Turn, event: Ended) -> None:
+    """The process is gone. What it used is held until it is proven free."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None:
+        return
+    asked = shard.state == ShardState.STOPPING.value
+    stopped = asked and shard.ends_as == "stopped"
+    words = shard.words if asked else event.words
+    ended = Exit(
+        code=event.code,
+        signal=event.signal,
+        words=event.words,
+        at_unix_ms=turn.now.unix_ms,
+        log_tail=event.log_tail,
+    )
+    end = ShardState.STOPPED if stopped else ShardState.FAILED
+    moved = turn.move(shard, end, words, exit=ended)
+    hold = Hold(
+        node_id=shard.node_id,
+        load_generation=shard.load_generation,
+        kind="process",
+        ports=shard.ports,
+        device=shard.device,
+        memory=shard.bound.memory,
+        until="its process group is empty and its ports are free",
+        at_unix_ms=turn.now.unix_ms,
+    )
+    lived = (turn.now.unix_ms - shard.since_unix_ms) / 1000
+    text = f"{event.words}" if stopped else f"{event.words} after {lived:.0f} s {shard.state}: {words}"
+    turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=hold)
+    turn.then(ProveGone(shard.node_id, shard.load_generation))
+
+
+def on_gone(turn: Turn, event: Gone) -> None:
+    """The proof came: the hold ends, and so do the commands that waited for it."""
+    shard = turn.state.entities.shards.get(event.node_id)
+    key = f"{event.node_id}@{event.generation}/process"
+    if key not in turn.state.entities.holds:
+        return
+    turn.record(
+        "proven gone",
+        "proven gone: group empty, ports free",
+        replica=event.node_id.rpartition("/")[0],
+        node_id=event.node_id,
+        drop_holds=(key,),
+    )
+    if shard is None or shard.load_generation != event.generation:
+        _end_operations(turn, event.node_id, Result(status="failed", resource_state="absent", first_error="dismissed"))
+        return
+    reason = f"{shard.words} ({shard.exit.words})" if shard.exit else shard.words
+    tail = list(shard.exit.log_tail) if shard.exit else []
+    failed = Result(status="failed", resource_state="absent", first_error=reason, value={"log_tail": tail})
+    _end_operations(turn, event.node_id, failed)
+    _follow_leader(turn, shard)
+    drains.on_stopped(turn, shard)
+
+
+def on_stuck(turn: Turn, event: Stuck) -> None:
+    """A process survived KILL: said aloud, nothing is released."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is not None:
+        turn.record("stuck", event.words, level="alarm", shard=_with(shard, words=event.words))
+
+
+def _phase(turn: Turn, shard: Shard, seen: PhaseSeen) -> None:
+    state = shard_state(shard.state)
+    if state is seen.state and shard.words == seen.words:
+        return
+    if state is ShardState.DRAINING or (state is ShardState.READY and seen.state is not ShardState.CONNECTING):
+        return
+    try:
+        moved = turn.move(shard, seen.state, seen.words)
+    except IllegalTransition:
+        # A drive that looks back, as one of an adopted process may: its view is older than the journal's.
+        turn.set(ignored=turn.state.ignored + 1)
+        return
+    turn.record(seen.state.value, seen.words, shard=moved, operation=_load_done(turn, moved))
+
+
+def _proven(turn: Turn, shard: Shard, seen: Proven) -> None:
+    state = shard_state(shard.state)
+    words = f"canary {seen.canary.seconds:.2f} s crossed every rank"
+    target = state if state is ShardState.DRAINING else ShardState.READY
+    if target is None:
+        return
+    if state in (ShardState.READY, ShardState.DRAINING) and shard.buffers == seen.buffers:
+        return
+    moved = turn.move(shard, target, words, canary=seen.canary, endpoint=seen.endpoint, buffers=seen.buffers)
+    turn.record("ready", f"{words}; serves {seen.endpoint}", shard=moved, operation=_load_done(turn, moved))
+
+
+def _canary(turn: Turn, shard: Shard, seen: CanarySeen) -> None:
+    before = shard.canary
+    if before is not None and before.ok == seen.canary.ok:
+        return
+    kind, level = ("canary.answered", "info") if seen.canary.ok else ("unresponsive", "alarm")
+    words = seen.canary.words if not seen.canary.ok else f"canary answers again in {seen.canary.seconds:.2f} s"
+    turn.record(kind, words, level=level, shard=_with(shard, canary=seen.canary, words=words))
+
+
+def _fail(turn: Turn, shard: Shard, words: str) -> None:
+    begin_stop(turn, shard, words, ends_as="failed")
+
+
+def _load_done(turn: Turn, shard: Shard) -> OpenOperation | None:
+    """The load command of this shard with its result, once the shard is as far as LOAD promises.
+
+    A leader is done when it is ready; a worker when it answers, as it can only load under a leader.
+    """
+    enough = {ShardState.READY, ShardState.DRAINING}
+    if shard.role == "worker":
+        enough |= {ShardState.CONNECTING, ShardState.LOADING}
+    if shard_state(shard.state) not in enough:
+        return None
+    result = Result(status="succeeded", resource_state="present", value={"endpoint": shard.endpoint})
+    # A slot takes one load at a time: its reservation admits no second.
+    for load in turn.open_operations("load", shard.node_id):
+        return turn.ended_operation(load, result)
+    return None
+
+
+def _end_operations(turn: Turn, node_id: NodeId, load_result: Result) -> None:
+    """Nothing of the slot is left: its load, if one is open, has failed, and every unload of it is done."""
+    ends = [(load, load_result) for load in turn.open_operations("load", node_id)]
+    absent = Result(status="succeeded", resource_state="absent")
+    ends += [(unload, absent) for unload in turn.open_operations("unload", node_id)]
+    for operation, result in ends:
+        turn.record(
+            f"{operation.command}.{result.status}",
+            result.first_error or f"{node_id} is unloaded",
+            level="warn" if result.first_error else "info",
+            by=operation.by,
+            replica=node_id.rpartition("/")[0],
+            node_id=node_id,
+            operation=turn.ended_operation(operation, result),
+        )
+
+
+def _follow_leader(turn: Turn, gone: Shard) -> None:
+    """A drained leader is gone: this agent's own workers of its generation follow at once."""
+    if gone.rank != 0 or not _drain_open(turn, gone):
+        return
+    for shard in list(turn.state.entities.shards.values()):
+        state = shard_state(shard.state)
+        same = shard.replica == gone.replica and shard.load_generation == gone.load_generation
+        if same and shard.rank != 0 and state is not None and state.is_live:
+            begin_stop(turn, shard, "its leader is drained", ends_as="stopped")
+
+
+def _drain_open(turn: Turn, shard: Shard) -> bool:
+    drain = turn.state.entities.drains.get(shard.replica)
+    return drain is not None and not drain.outcome and drain.load_generation == shard.load_generation
+
+
+def _current(turn: Turn, node_id: NodeId, generation: LoadGeneration) -> Shard | None:
+    """The live shard of this slot and generation; events about any other are late and change nothing."""
+    shard = turn.state.entities.shards.get(node_id)
+    if shard is None or shard.load_generation != generation:
+        return None
+    state = shard_state(shard.state)
+    return None if state is not None and state.is_terminal else shard
+
+
+def _with(shard: Shard, **fields: object) -> Shard:
+    return msgspec.structs.replace(shard, revision=shard.revision + 1, **fields)

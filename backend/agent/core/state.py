@@ -1,0 +1,214 @@
+"""The agent core's state, and everything that goes in and comes out of it, as values."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend.contract.commands import Command
+from backend.contract.entities import Entities, JournalRecord, ProcessIdentity
+from backend.contract.events import Event
+from backend.contract.reports import DeviceFacts
+from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
+from backend.engines.driver import Seen
+
+
+class Now(msgspec.Struct, frozen=True):
+    """The moment of a step: wall-clock milliseconds for people, monotonic seconds for every deadline."""
+
+    unix_ms: UnixMs
+    mono: float
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """What the host has at this moment, measured outside: devices and the ports that something listens on."""
+
+    devices: tuple[DeviceFacts, ...]
+    ports: tuple[Port, Port]
+    refuses_loads: str = ""
+
+
+# What goes in.
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A new life of the agent begins, of this version."""
+
+    version: str
+
+
+class CommandArrived(msgspec.Struct, frozen=True):
+    """A durable command from connection ``conn``; ``digest`` is sha256 of its payload."""
+
+    conn: int
+    command: Command
+    digest: str
+    capacity: Capacity
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The records appended under this token are durable."""
+
+    token: int
+
+
+class JournalFailed(msgspec.Struct, frozen=True):
+    """The journal cannot be written any more: nothing that waits for it may happen."""
+
+    words: str
+
+
+class Spawned(msgspec.Struct, frozen=True):
+    """The shim recorded the engine's process."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    identity: ProcessIdentity
+
+
+class SpawnFailed(msgspec.Struct, frozen=True):
+    """No process was started, or none is left of an intent that a former life of this agent wrote."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    words: str
+
+
+class EngineSaw(msgspec.Struct, frozen=True):
+    """The drive of a shard saw something."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    seen: Seen
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The engine's process is gone. None is unknown, never 0."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    code: int | None
+    signal: int | None
+    words: str
+    log_tail: tuple[str, ...]
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A process survived KILL."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    words: str
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Proof: the process group is empty and nothing listens on the ports."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """After a restart: this process is still the one that was recorded."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    identity: ProcessIdentity
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """Time passed: reservations and drains look at their deadlines."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """A connection is gone: its answers go nowhere; the operations run on."""
+
+    conn: int
+
+
+CoreEvent = (
+    Started
+    | CommandArrived
+    | Synced
+    | JournalFailed
+    | Spawned
+    | SpawnFailed
+    | EngineSaw
+    | Ended
+    | Stuck
+    | Gone
+    | Adopted
+    | Ticked
+    | Disconnected
+)
+
+
+# What comes out.
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Write these records; ``Synced(token)`` follows when they are durable."""
+
+    token: int
+    records: tuple[JournalRecord, ...]
+
+
+class Spawn(msgspec.Struct, frozen=True):
+    """Start the engine of this shard through a shim."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    nonce: str
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Watch this process for its end and drive its engine."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    adopted: bool
+
+
+class StopEngine(msgspec.Struct, frozen=True):
+    """Stop this engine by its steps, and its whole group."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+
+
+class ProveGone(msgspec.Struct, frozen=True):
+    """Wait until the group is empty and the ports are free, then say so."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Tell one connection."""
+
+    conn: int
+    event: Event
+
+
+Effect = Append | Spawn | Follow | StopEngine | ProveGone | Send
+
+
+class CoreState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the core knows. ``entities`` is durable by way of the journal; the rest dies with the agent.
+
+    ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
+    ``zeros`` the empty readings in a row of a draining replica; the two deadline tables are monotonic seconds;
+    ``ignored`` counts what a drive saw that no shard in its state can do.
+    """
+
+    host: HostId
+    agent_epoch: str
+    entities: Entities
+    revision: int = 0
+    next_token: int = 1
+    awaiting: dict[int, tuple[Effect, ...]] = {}
+    asked: dict[OpId, tuple[int, ...]] = {}
+    zeros: dict[ReplicaId, int] = {}
+    drain_deadlines: dict[ReplicaId, float] = {}
+    reservation_deadlines: dict[OpId, float] = {}
+    journal_failed: str = ""
+    ignored: int = 0

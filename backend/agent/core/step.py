@@ -1,0 +1,110 @@
+"""The agent core: ``(state, event, now) -> (state, effects)``. Pure; every promise of the agent is decided here."""
+
+from __future__ import annotations
+
+from backend.agent.core import commands, drains, processes
+from backend.agent.core.state import (
+    Adopted,
+    CommandArrived,
+    CoreEvent,
+    CoreState,
+    Disconnected,
+    Effect,
+    Ended,
+    EngineSaw,
+    Gone,
+    JournalFailed,
+    Now,
+    Spawned,
+    SpawnFailed,
+    Started,
+    Stuck,
+    Synced,
+    Ticked,
+)
+from backend.agent.core.turn import Turn
+from backend.contract.entities import Entities
+from backend.contract.words import HostId
+
+OPERATION_KEPT_MS = 24 * 3600 * 1000
+"""How long an ended command is remembered, so that asking again finds its result."""
+
+
+def initial(host: HostId, agent_epoch: str, entities: Entities, now: Now) -> CoreState:
+    """The state of a new life on top of what the journal says. Deadlines go on from what was left of them."""
+    deadlines = {
+        op_id: now.mono + max(0, reservation.expires_unix_ms - now.unix_ms) / 1000
+        for op_id, reservation in entities.reservations.items()
+    }
+    turn = Turn(CoreState(host=host, agent_epoch=agent_epoch, entities=entities, reservation_deadlines=deadlines), now)
+    drains.restored_deadlines(turn)
+    return turn.state
+
+
+def step(state: CoreState, event: CoreEvent, now: Now) -> tuple[CoreState, tuple[Effect, ...]]:
+    """One step. Effects come in order; those that need durable records come with ``Synced``."""
+    if isinstance(event, Synced):
+        released = state.awaiting.get(event.token, ())
+        turn = Turn(state, now)
+        turn.set(awaiting={k: v for k, v in state.awaiting.items() if k != event.token})
+        return turn.state, released
+    turn = Turn(state, now)
+    _dispatch(turn, event)
+    return turn.finish()
+
+
+def _dispatch(turn: Turn, event: CoreEvent) -> None:
+    if isinstance(event, CommandArrived):
+        commands.on_command(turn, event)
+    elif isinstance(event, EngineSaw):
+        processes.on_engine(turn, event)
+    elif isinstance(event, Spawned):
+        processes.on_spawned(turn, event)
+    elif isinstance(event, SpawnFailed):
+        processes.on_spawn_failed(turn, event)
+    elif isinstance(event, Adopted):
+        processes.on_adopted(turn, event)
+    elif isinstance(event, Ended):
+        processes.on_ended(turn, event)
+    elif isinstance(event, Gone):
+        processes.on_gone(turn, event)
+    elif isinstance(event, Stuck):
+        processes.on_stuck(turn, event)
+    elif isinstance(event, JournalFailed):
+        turn.set(journal_failed=event.words, awaiting={})
+    elif isinstance(event, Disconnected):
+        asked = {op: tuple(c for c in conns if c != event.conn) for op, conns in turn.state.asked.items()}
+        turn.set(asked={op: conns for op, conns in asked.items() if conns})
+    elif isinstance(event, Ticked):
+        _tick(turn)
+    elif isinstance(event, Started):
+        _started(turn, event)
+    else:
+        raise TypeError(f"{type(event).__name__} is no event of the core")
+
+
+def _started(turn: Turn, event: Started) -> None:
+    live = [shard.node_id for shard in turn.state.entities.shards.values() if shard.state not in ("stopped", "failed")]
+    found = f"; the journal has {', '.join(sorted(live))}" if live else ""
+    turn.record("agent.started", f"agent {event.version} of {turn.state.host} started{found}")
+
+
+def _tick(turn: Turn) -> None:
+    if turn.state.journal_failed:
+        return
+    for op_id, deadline in list(turn.state.reservation_deadlines.items()):
+        reservation = turn.state.entities.reservations.get(op_id)
+        if reservation is not None and turn.now.mono < deadline:
+            continue
+        turn.set(reservation_deadlines={k: v for k, v in turn.state.reservation_deadlines.items() if k != op_id})
+        if reservation is not None:
+            words = f"reservation of {reservation.replica} by {reservation.by} expired unused"
+            turn.record("released", words, level="warn", replica=reservation.replica, drop_reservations=(op_id,))
+    drains.on_tick(turn)
+    old = tuple(
+        operation.op_id
+        for operation in turn.state.entities.operations.values()
+        if operation.result is not None and turn.now.unix_ms - operation.at_unix_ms > OPERATION_KEPT_MS
+    )
+    if old:
+        turn.record("forgotten", f"{len(old)} commands older than a day", drop_operations=old)

@@ -1,0 +1,279 @@
+"""The desk where frames arrive: greets a console, reads its commands, answers each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from websockets.asyncio.server import ServerConnection
+
+from backend.agent import ports
+from backend.agent.checks import check_plan
+from backend.agent.connections import Connection
+from backend.agent.core.state import CommandArrived
+from backend.agent.model_files import resolve_model
+from backend.contract.commands import (
+    AnyCommand,
+    ChangeDrain,
+    Check,
+    Hello,
+    InspectModel,
+    Load,
+    OperationStatus,
+    ProbeDial,
+    ProbeListen,
+    ReadLog,
+    Release,
+    Reserve,
+    StartDrain,
+    Subscribe,
+    TestReplica,
+    Unload,
+)
+from backend.contract.endpoints import Outer
+from backend.contract.entities import Result
+from backend.contract.envelopes import MAJOR, MINOR, command_type, decode_command, payload_digest
+from backend.contract.events import Answered, Refused, Reported, Subscribed, Welcome
+from backend.contract.frames import FrameError, tree_of
+from backend.contract.reports import HostReport
+from backend.engines.driver import EngineMissing, ModelUnreadable
+from backend.engines.registry import driver_for
+from backend.versions import RINGTOP_VERSION
+
+if TYPE_CHECKING:
+    from backend.agent.daemon import AgentDaemon
+
+HELLO_SECONDS = 5.0
+DURABLE = (Reserve, Release, Load, Unload, StartDrain, ChangeDrain)
+
+
+class Desk:
+    """Reads frames of every connection. Durable commands go to the core, questions are answered here."""
+
+    def __init__(self, agent: AgentDaemon) -> None:
+        self._agent = agent
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def greet(self, connection: Connection, ws: ServerConnection) -> bool:
+        """Hello, welcome, report. False: refused, and the console was told why."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                text = await ws.recv(decode=True)
+            envelope, command = decode_command(text)
+        except TimeoutError:
+            await self._refuse_now(connection, ws, "?", "E_HELLO", f"no hello within {HELLO_SECONDS:.0f} s")
+            return False
+        except FrameError as error:
+            await self._refuse_now(connection, ws, "?", "E_INVALID", str(error))
+            return False
+        if not isinstance(command, Hello):
+            words = f"the first frame is {command_type(command)}, not hello"
+            await self._refuse_now(connection, ws, command.op_id, "E_HELLO", words)
+            return False
+        if command.host != self._agent.host:
+            words = f"this agent is {self._agent.host}; the console expected {command.host}. Correct the context."
+            await self._refuse_now(connection, ws, command.op_id, "E_HOST", words)
+            return False
+        connection.who, connection.console = command.who, command.console
+        connection.read_only = command.read_only or command.major != MAJOR
+        if isinstance(envelope.source, Outer):
+            connection.channel = envelope.source
+        self._supersede(connection)
+        self._welcome(connection, command)
+        return True
+
+    def _supersede(self, connection: Connection) -> None:
+        """A new hello of the same console closes its old connection before the report is cut."""
+        for other in list(self._agent.connections.values()):
+            if other.console == connection.console:
+                other.abort()
+
+    def _welcome(self, connection: Connection, hello: Hello) -> None:
+        from backend.agent.daemon import now
+
+        agent, journal = self._agent, self._agent.journal
+        connection.say(
+            Welcome(
+                host=agent.host,
+                agent_epoch=agent.agent_epoch,
+                journal_id=journal.journal_id,
+                journal_epoch=journal.journal_epoch,
+                head_seq=journal.head_seq,
+                major=MAJOR,
+                minor=MINOR,
+                agent_version=RINGTOP_VERSION,
+                read_only=connection.read_only,
+                asked_unix_ms=hello.sent_unix_ms,
+                answered_unix_ms=now().unix_ms,
+            ),
+            hello.op_id,
+        )
+        report = HostReport(
+            host=agent.host,
+            agent_epoch=agent.agent_epoch,
+            journal_id=journal.journal_id,
+            journal_epoch=journal.journal_epoch,
+            seq=journal.head_seq,
+            oldest_seq=journal.oldest_seq,
+            revision=agent.core.revision,
+            facts=agent.inventory.facts,
+            entities=agent.durable,
+            measurements=tuple(agent.measurements.values()),
+            present=agent.present(),
+        )
+        connection.say(Reported(report=report), hello.op_id)
+
+    async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
+        """Read frames until the connection ends."""
+        receiving = asyncio.ensure_future(self._receive(connection, ws))
+        try:
+            done, _ = await asyncio.wait({receiving, sender}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+    async def _receive(self, connection: Connection, ws: ServerConnection) -> None:
+        async for text in ws:
+            if not isinstance(text, str):
+                connection.say(Refused(op_id="?", code="E_INVALID", words="frames are text, not bytes"), "?")
+                continue
+            try:
+                _, command = decode_command(text)
+            except FrameError as error:
+                connection.say(Refused(op_id=_op_id_of(text), code="E_INVALID", words=str(error)), _op_id_of(text))
+                continue
+            self._take(connection, command)
+
+    def _take(self, connection: Connection, command: AnyCommand) -> None:
+        if isinstance(command, DURABLE):
+            if connection.read_only:
+                words = f"{command_type(command)} is a write; this connection is read-only"
+                connection.say(Refused(op_id=command.op_id, code="E_READ_ONLY", words=words), command.op_id)
+                return
+            capacity = self._agent.inventory.capacity(self._agent.core.entities)
+            self._agent.dispatch(CommandArrived(connection.number, command, payload_digest(command), capacity))
+        elif isinstance(command, Subscribe):
+            self._subscribe(connection, command)
+        elif isinstance(command, Hello):
+            words = "hello is said once per connection"
+            connection.say(Refused(op_id=command.op_id, code="E_HELLO", words=words), command.op_id)
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(connection, command))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _subscribe(self, connection: Connection, command: Subscribe) -> None:
+        journal = self._agent.journal
+        if command.cursor is None:
+            start = max(journal.oldest_seq - 1, journal.head_seq - command.tail, 0)
+            connection.say(Subscribed(outcome="ok", from_seq=start), command.op_id)
+            connection.stream_from(start)
+            return
+        outcome = journal.resolve(command.cursor)
+        connection.say(
+            Subscribed(
+                outcome=outcome.outcome,
+                from_seq=outcome.from_seq,
+                oldest=outcome.oldest,
+                journal_epoch=outcome.journal_epoch,
+            ),
+            command.op_id,
+        )
+        if outcome.outcome == "ok":
+            connection.stream_from(outcome.from_seq)
+
+    # Questions
+
+    async def _answer(self, connection: Connection, command: AnyCommand) -> None:
+        try:
+            result = await self._result(command)
+        except (ModelUnreadable, EngineMissing, TimeoutError, OSError, ValueError) as error:
+            words = str(error) or type(error).__name__
+            result = Result(status="failed", resource_state="unknown", first_error=words)
+        connection.say(Answered(op_id=command.op_id, command=command_type(command), result=result), command.op_id)
+
+    async def _result(self, command: AnyCommand) -> Result:
+        if isinstance(command, InspectModel):
+            return await self._inspect(command)
+        if isinstance(command, Check):
+            return await self._check(command)
+        if isinstance(command, ProbeListen):
+            words = await ports.listen_for_nonce(command.address, command.port, command.nonce, command.seconds)
+            return _said({"heard": words is None, "words": words or "heard"})
+        if isinstance(command, ProbeDial):
+            words = await ports.dial_nonce(command.address, command.port, command.nonce, command.seconds)
+            return _said({"answered": words is None, "words": words or "answered"})
+        if isinstance(command, OperationStatus):
+            known = self._agent.core.entities.operations.get(command.asked)
+            result = tree_of(known.result) if known is not None and known.result is not None else None
+            return _said({"known": known is not None, "result": result})
+        if isinstance(command, TestReplica):
+            return await self._test(command)
+        if isinstance(command, ReadLog):
+            return self._read_log(command)
+        raise TypeError(f"{type(command).__name__} is no question")
+
+    async def _inspect(self, command: InspectModel) -> Result:
+        path = resolve_model(command.path, self._agent.config.model_roots)
+        driver = self._agent.inventory.drivers.get("llamacpp") or driver_for("llamacpp", None)
+        return _said({"model": tree_of(await driver.inspect(path))})
+
+    async def _check(self, command: Check) -> Result:
+        agent = self._agent
+        await agent.inventory.measure(agent.core.entities)
+        findings = await check_plan(
+            command.plan,
+            agent.inventory.facts,
+            agent.core.entities,
+            agent.inventory.drivers,
+            agent.config.model_roots,
+            agent.journal.health,
+        )
+        return _said({"findings": [tree_of(finding) for finding in findings]})
+
+    async def _test(self, command: TestReplica) -> Result:
+        shard = self._agent.core.entities.shards.get(command.node_id)
+        if shard is None or not shard.endpoint:
+            known = ", ".join(sorted(self._agent.core.entities.shards)) or "none"
+            raise ValueError(f"{command.node_id} serves nothing on {self._agent.host}; shards here: {known}")
+        driver = self._agent.inventory.drivers[shard.engine]
+        answer = await driver.complete(shard.endpoint, command.prompt, command.max_tokens, command.seconds)
+        return _said({"text": answer.text, "seconds": answer.seconds, "tokens": answer.tokens})
+
+    def _read_log(self, command: ReadLog) -> Result:
+        shard = self._agent.core.entities.shards.get(command.node_id)
+        generation = command.generation or (shard.load_generation if shard is not None else None)
+        if generation is None:
+            known = ", ".join(sorted(self._agent.core.entities.shards)) or "none"
+            raise ValueError(f"no shard {command.node_id} on {self._agent.host}; shards here: {known}")
+        path = self._agent.runs.run_folder(command.node_id, generation) / "engine.log"
+        size = os.stat(path).st_size
+        start = max(0, size + command.offset) if command.offset < 0 else min(command.offset, size)
+        with open(path, "rb") as log:
+            log.seek(start)
+            data = log.read(max(0, min(command.limit, 262_144)))
+        return _said({"text": data.decode(errors="replace"), "offset": start + len(data), "size": size})
+
+    async def _refuse_now(
+        self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str
+    ) -> None:
+        await connection.send_now(Refused(op_id=op_id, code=code, words=words), op_id)
+        await ws.close(1008, words[:100])
+
+
+def _said(value: dict[str, Any]) -> Result:
+    return Result(status="succeeded", resource_state="present", value=value)
+
+
+def _op_id_of(text: str) -> str:
+    """The op_id of a frame that was refused, as far as it can be read."""
+    try:
+        tree = msgspec.json.decode(text)
+        op_id = tree["body"]["op_id"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return "?"
+    return op_id[:128] if isinstance(op_id, str) and op_id else "?"

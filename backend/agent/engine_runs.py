@@ -1,0 +1,234 @@
+"""Carries out what the core decides about engine processes, and tells the core what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from backend.agent import cgroup, devices, ports, supervisor
+from backend.agent.core.state import (
+    Adopted,
+    CoreEvent,
+    Ended,
+    EngineSaw,
+    Follow,
+    Gone,
+    ProveGone,
+    Spawn,
+    Spawned,
+    SpawnFailed,
+    StopEngine,
+    Stuck,
+)
+from backend.agent.model_files import resolve_model
+from backend.agent.process_identity import group_members
+from backend.agent.run_folder import RunUnreadable, run_folder
+from backend.contract.entities import LoadRecord, Shard
+from backend.contract.words import LoadGeneration, NodeId
+from backend.engines.driver import Driver, EngineMissing, ModelUnreadable, Run, Seen
+
+PROOF_LOOK_SECONDS = 0.05
+"""How often an ended engine's group and ports are looked at until they are proven free."""
+LOG_TAIL_LINES = 6
+LOG_TAIL_BYTES = 8192
+
+Key = tuple[NodeId, LoadGeneration]
+
+
+class EngineRuns:
+    """The processes of this host, one set of tasks per shard and generation."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model_roots: tuple[str, ...],
+        drivers: dict[str, Driver],
+        dispatch: Callable[[CoreEvent], None],
+        find: Callable[[NodeId], tuple[Shard, LoadRecord] | None],
+        may_canary: Callable[[Shard], bool],
+    ) -> None:
+        self.folder = folder
+        self.drivers = drivers
+        self._model_roots = model_roots
+        self._dispatch = dispatch
+        self._find = find
+        self._may_canary = may_canary
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drives: dict[Key, asyncio.Task[None]] = {}
+        self._stops: dict[Key, asyncio.Task[None]] = {}
+        self._ended: dict[Key, asyncio.Event] = {}
+        self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    def run_folder(self, node_id: NodeId, generation: int) -> Path:
+        """Where one run keeps its log and its process records."""
+        return run_folder(self.folder, node_id, generation)
+
+    # Effects
+
+    def spawn(self, effect: Spawn) -> None:
+        """Start an engine; ``Spawned`` or ``SpawnFailed`` follows."""
+        self._start(self._spawn(effect))
+
+    def follow(self, effect: Follow) -> None:
+        """Watch a process for its end, and drive its engine."""
+        key = (effect.node_id, effect.generation)
+        if key in self._ended:
+            return
+        found = self._find(effect.node_id)
+        if found is None or found[0].identity is None:
+            return
+        self._ended[key] = asyncio.Event()
+        self._start(self._watch(key, found[0]))
+        self._drives[key] = self._start(self._drive(found[0], found[1], adopted=effect.adopted))
+
+    def stop(self, effect: StopEngine) -> None:
+        """Stop an engine by its steps; its end is seen by the watch."""
+        key = (effect.node_id, effect.generation)
+        if key not in self._stops:
+            self._stops[key] = self._start(self._stop(key))
+
+    def prove_gone(self, effect: ProveGone) -> None:
+        """Wait for the proof that group and ports are free; ``Gone`` follows."""
+        self._start(self._prove(effect))
+
+    def resume(self, shard: Shard) -> None:
+        """After a restart: find what became of a shard that the journal says was live."""
+        folder = self.run_folder(shard.node_id, shard.load_generation)
+        nonce = shard.identity.nonce if shard.identity else None
+        node, generation = shard.node_id, shard.load_generation
+        try:
+            found = supervisor.adopt(folder, nonce)
+        except RunUnreadable as error:
+            self._dispatch(Stuck(node, generation, f"quarantined: {error}"))
+            return
+        if found is None:
+            words = "the agent restarted before its process was recorded; nothing runs"
+            self._dispatch(SpawnFailed(node, generation, words))
+        elif isinstance(found, supervisor.EndedRun):
+            words = supervisor.exit_words(found.code, found.signal) + " while its agent was down"
+            self._dispatch(Ended(node, generation, found.code, found.signal, words, self.log_tail(folder)))
+        else:
+            self._dispatch(Adopted(node, generation, found))
+
+    async def watch_faults(self) -> None:
+        """Raise what escaped from any task: an agent that cannot follow its engines must not go on quietly."""
+        raise await self._faults.get()
+
+    async def close(self) -> None:
+        """End the tasks. Engines are left alone: they outlive their agent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def log_tail(self, folder: Path) -> tuple[str, ...]:
+        """The last lines that an engine wrote."""
+        try:
+            with open(folder / "engine.log", "rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return (f"no log: {error.strerror}",)
+        return tuple(line[:500] for line in lines if line.strip())[-LOG_TAIL_LINES:]
+
+    # Tasks
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._faults.put_nowait(error)
+
+    async def _spawn(self, effect: Spawn) -> None:
+        found = self._find(effect.node_id)
+        if found is None:
+            return
+        shard, record = found
+        planned = next(s for s in record.plan.shards if s.node_id == shard.node_id)
+        try:
+            # A worker is sent its weights; only the leader opens the file.
+            is_leader = shard.role == "leader"
+            model = resolve_model(record.plan.model_path, self._model_roots) if is_leader else Path()
+            driver = self.drivers[shard.engine]
+            against = await driver.check_workers(record.plan) if is_leader else ()
+            if against:
+                words = " ".join(finding.words for finding in against)
+                self._dispatch(SpawnFailed(effect.node_id, effect.generation, words))
+                return
+            launch = driver.launch(planned, record.plan, model)
+            folder = self.run_folder(shard.node_id, shard.load_generation)
+            identity = await supervisor.spawn(folder, effect.nonce, launch.argv, launch.env)
+        except (ModelUnreadable, EngineMissing, supervisor.SpawnFailed) as error:
+            self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
+        else:
+            self._dispatch(Spawned(effect.node_id, effect.generation, identity))
+
+    async def _watch(self, key: Key, shard: Shard) -> None:
+        assert shard.identity is not None
+        folder = self.run_folder(*key)
+        kills_before = cgroup.oom_kills()
+        code, signal = await supervisor.wait_ended(shard.identity, folder)
+        drive = self._drives.pop(key, None)
+        if drive is not None:
+            drive.cancel()
+        self._ended[key].set()
+        words = supervisor.exit_words(code, signal)
+        kills = cgroup.oom_kills()
+        unasked = signal == 9 and key not in self._stops
+        if unasked and kills is not None and kills_before is not None and kills > kills_before:
+            words += "; the kernel's out-of-memory killer struck in this control group"
+        self._dispatch(Ended(*key, code, signal, words, self.log_tail(folder)))
+
+    async def _drive(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> None:
+        assert shard.identity is not None
+        key = (shard.node_id, shard.load_generation)
+
+        def see(seen: Seen) -> None:
+            self._dispatch(EngineSaw(*key, seen))
+
+        run = Run(
+            shard=shard,
+            plan=record.plan,
+            pid=shard.identity.pid,
+            log=self.run_folder(*key) / "engine.log",
+            free_memory=lambda: devices.device_free(shard.device),
+            adopted=adopted,
+            may_canary=lambda: self._may_canary(shard),
+        )
+        await self.drivers[shard.engine].drive(run, see)
+
+    async def _stop(self, key: Key) -> None:
+        found = self._find(key[0])
+        if found is None or found[0].identity is None:
+            return
+        shard = found[0]
+        assert shard.identity is not None
+        drive = self._drives.pop(key, None)
+        if drive is not None:
+            drive.cancel()
+        steps = self.drivers[shard.engine].stop_steps(shard.role)
+        outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+        if not outcome.stopped:
+            pids = ", ".join(str(pid) for pid in outcome.stuck_pids)
+            words = f"process {pids} is still there after KILL (stuck); nothing it uses is given out"
+            self._dispatch(Stuck(*key, words))
+
+    async def _prove(self, effect: ProveGone) -> None:
+        found = self._find(effect.node_id)
+        shard = found[0] if found is not None else None
+        while shard is not None:
+            listening = ports.listening_ports(min(shard.ports), max(shard.ports)) if shard.ports else frozenset()
+            busy = listening.intersection(shard.ports)
+            empty = shard.identity is None or not group_members(shard.identity)
+            if empty and not busy:
+                break
+            await asyncio.sleep(PROOF_LOOK_SECONDS)
+        self._dispatch(Gone(effect.node_id, effect.generation))

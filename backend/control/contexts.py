@@ -1,0 +1,154 @@
+"""Contexts: which fleet an operator means, from ``<home>/contexts.toml``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from backend.contract.words import AgentAddress, HostId
+
+CONTEXTS_FILE = "contexts.toml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CONTEXT_KEYS = {"label", "catalog", "read_only", "hosts"}
+_SCHEMES = ("unix:", "ssh://", "wss://")
+
+
+class ContextError(ValueError):
+    """A context that cannot be used; the message names the file, the key, what was found and what was expected."""
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """One fleet as an operator reaches it. ``label`` is what the screen shows in large, ``hosts`` how to dial each."""
+
+    name: str
+    label: str
+    home: Path
+    catalog_path: Path
+    hosts: dict[HostId, AgentAddress]
+    read_only: bool = False
+
+    @property
+    def ledger_folder(self) -> Path:
+        """Where the operations of this home keep their files."""
+        return self.home / "ledger"
+
+
+def home_folder() -> Path:
+    """The operator's state folder: ``$RINGTOP_HOME``, else the user's state folder of this system."""
+    named = os.environ.get("RINGTOP_HOME")
+    return Path(named).expanduser().absolute() if named else Path(platformdirs.user_state_path("ringtop"))
+
+
+def who_asks() -> str:
+    """The name under which this person's commands are recorded; the uid when the system knows no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
+def load_contexts(home: Path | None = None) -> tuple[dict[str, Context], str]:
+    """Every context of a home by name, and the name of its default. Raises ContextError."""
+    home = home or home_folder()
+    path = home / CONTEXTS_FILE
+    tree = _read(path)
+    unknown = sorted(set(tree) - {"default", "contexts"})
+    if unknown:
+        raise ContextError(f"{path}: the key {unknown[0]!r} is unknown; known here: contexts, default.")
+    tables = tree.get("contexts")
+    if not isinstance(tables, dict) or not tables:
+        raise ContextError(f"{path}: contexts is {_found(tables)}; expected at least one table [contexts.NAME].")
+    contexts: dict[str, Context] = {name: _context(path, name, table) for name, table in tables.items()}
+    default = tree.get("default", next(iter(contexts)) if len(contexts) == 1 else None)
+    if not isinstance(default, str) or default not in contexts:
+        raise ContextError(
+            f"{path}: default is {_found(default)}; expected one of {', '.join(sorted(contexts))}. "
+            "Set default, or name a context with --context."
+        )
+    return contexts, default
+
+
+def load_context(name: str | None = None, home: Path | None = None) -> Context:
+    """The context with this name, else the default one. Raises ContextError naming those that exist."""
+    contexts, default = load_contexts(home)
+    wanted = default if name is None else name
+    if wanted not in contexts:
+        path = (home or home_folder()) / CONTEXTS_FILE
+        raise ContextError(f"{path}: there is no context {wanted!r}; it has {', '.join(sorted(contexts))}.")
+    return contexts[wanted]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise ContextError(
+            f"{path}: there is no such file, so no fleet is known. Run `ringtop up` for a fleet on this machine, "
+            "or write the file by hand."
+        ) from error
+    except OSError as error:
+        raise ContextError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ContextError(f"{path}: is not TOML: {error}.") from error
+
+
+def _context(path: Path, name: str, table: object) -> Context:
+    key = f"contexts.{name}"
+    if not isinstance(table, dict):
+        raise ContextError(f"{path}: {key} is {_found(table)}; expected a table.")
+    if not _NAME.fullmatch(name):
+        raise ContextError(f"{path}: the context name {name!r} is refused; expected letters, digits, dot, _ and -.")
+    unknown = sorted(set(table) - _CONTEXT_KEYS)
+    if unknown:
+        known = ", ".join(sorted(_CONTEXT_KEYS))
+        raise ContextError(f"{path}: {key}.{unknown[0]} is unknown; known here: {known}.")
+    catalog = _typed(path, f"{key}.catalog", table.get("catalog", "catalog.toml"), str, "a path")
+    return Context(
+        name=name,
+        label=_typed(path, f"{key}.label", table.get("label", name.upper()), str, "a text"),
+        home=path.parent,
+        catalog_path=path.parent / catalog,
+        hosts=_hosts(path, f"{key}.hosts", table.get("hosts")),
+        read_only=_typed(path, f"{key}.read_only", table.get("read_only", False), bool, "true or false"),
+    )
+
+
+def _hosts(path: Path, key: str, table: object) -> dict[HostId, AgentAddress]:
+    if not isinstance(table, dict) or not table:
+        raise ContextError(f'{path}: {key} is {_found(table)}; expected at least one line such as host-a = "unix:…".')
+    hosts: dict[HostId, AgentAddress] = {}
+    owner: dict[str, str] = {}
+    for name, address in table.items():
+        if not _NAME.fullmatch(name):
+            raise ContextError(f"{path}: {key} names the host {name!r}; expected letters, digits, dot, _ and -.")
+        text: str = _typed(path, f"{key}.{name}", address, str, "an address")
+        if not text.startswith(_SCHEMES):
+            raise ContextError(
+                f"{path}: {key}.{name} is {text!r}; expected unix:PATH, ssh://[user@]host or wss://host:port."
+            )
+        if text in owner:
+            raise ContextError(
+                f"{path}: {key}.{name} and {key}.{owner[text]} both are {text!r}; one agent is one host. "
+                "Give each host its own address."
+            )
+        owner[text] = name
+        hosts[HostId(name)] = AgentAddress(text)
+    return hosts
+
+
+def _typed(path: Path, key: str, value: object, kind: type, expected: str) -> Any:
+    if type(value) is not kind:
+        raise ContextError(f"{path}: {key} is {_found(value)}; expected {expected}.")
+    return value
+
+
+def _found(value: object) -> str:
+    return "missing" if value is None else repr(value)

@@ -1,0 +1,348 @@
+"""The fleet state as a pure fold: an event in, a new state and journal lines out. Nothing changed: the same object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backend.contract.entities import Change, JournalRecord, fold
+from backend.contract.states import HostState
+from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
+from backend.control.derive import OPEN_STATES, Holdings, Part, derive_replica, index_host
+from backend.control.drifts import derive_drifts
+from backend.control.fleet_events import (
+    AnswerGiven,
+    AnyFleetEvent,
+    CatalogRead,
+    Faulted,
+    OperationsRead,
+    Slept,
+    Ticked,
+)
+from backend.control.link_events import (
+    AnyLinkEvent,
+    BeatHeard,
+    LinkDown,
+    LinkEvent,
+    LinkRefused,
+    LinkUp,
+    MeasuredHeard,
+    Noted,
+    RecordsHeard,
+)
+from backend.control.views import Drift, FleetState, HostView, JournalLine, OperationView
+
+LEASE_SECONDS = 90.0
+"""How long a silent host's shards stay unreachable before they count as lost, on the local monotonic clock."""
+KEPT_ANSWERS = 100
+_REVISION_MOVERS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """The state that the console sees, and the memory that it takes to fold the next event."""
+
+    state: FleetState
+    index: dict[HostId, dict[ReplicaId, Holdings]]
+    folded: dict[HostId, int] = {}
+    silent_since: dict[HostId, float] = {}
+    drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
+
+
+Folded = tuple[Fleet, tuple[JournalLine, ...]]
+
+
+def empty_fleet(context: str, label: str, hosts: dict[HostId, AgentAddress], *, read_only: bool) -> Fleet:
+    """A fleet of which nothing has been heard."""
+    views = {
+        host: HostView(host=host, address=hosts[host], state=HostState.CONNECTING, words="connecting")
+        for host in sorted(hosts)
+    }
+    state = FleetState(
+        context=context,
+        label=label,
+        hosts=views,
+        replicas={},
+        operations={},
+        models={},
+        catalog_words="",
+        answers={},
+        drifts=(),
+        journal_head=0,
+        fault=None,
+        read_only=read_only,
+    )
+    return Fleet(state=state, index={host: {} for host in views})
+
+
+def fold_event(fleet: Fleet, event: AnyFleetEvent) -> Folded:
+    """The fleet after one event, and the journal lines to show. Raises KeyError for a host that is not its own."""
+    match event:
+        case LinkEvent():
+            return _fold_link(fleet, event)
+        case OperationsRead():
+            return _fold_operations(fleet, event), ()
+        case CatalogRead():
+            if event.models == fleet.state.models and event.words == fleet.state.catalog_words:
+                return fleet, ()
+            fleet = _with_state(fleet, models=event.models, catalog_words=event.words)
+            return _derive(fleet, set(fleet.state.replicas), event.unix_ms), ()
+        case AnswerGiven():
+            return _fold_answer(fleet, event), ()
+        case Ticked():
+            return _fold_tick(fleet, event)
+        case Slept():
+            since = dict.fromkeys(fleet.silent_since, event.at)
+            return msgspec.structs.replace(fleet, silent_since=since), ()
+        case Faulted():
+            return _with_state(fleet, fault=fleet.state.fault or event.words), ()
+
+
+# --- links --------------------------------------------------------------------------------------------------------
+
+
+def _fold_link(fleet: Fleet, event: AnyLinkEvent) -> Folded:
+    match event:
+        case LinkUp():
+            return _fold_up(fleet, event)
+        case LinkDown() | LinkRefused():
+            return _fold_down(fleet, event)
+        case RecordsHeard():
+            return _fold_records(fleet, event)
+        case MeasuredHeard():
+            return _fold_measured(fleet, event), ()
+        case BeatHeard():
+            host = fleet.state.hosts[event.host]
+            heard = msgspec.structs.replace(host, heard_at=event.at, head_seq=max(host.head_seq, event.head_seq))
+            return _with_host(fleet, heard), ()
+        case Noted():
+            return _show(fleet, event, (_local_record(event, event.kind, event.words, event.level),))
+
+
+def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
+    before, report = fleet.state.hosts[event.host], event.report
+    host = msgspec.structs.replace(
+        before,
+        state=HostState.LIVE,
+        words="",
+        agent_epoch=report.agent_epoch,
+        agent_version=event.welcome.agent_version,
+        journal_id=report.journal_id,
+        head_seq=max(report.seq, event.welcome.head_seq),
+        revision=report.revision,
+        clock_offset_ms=event.clock_offset_ms,
+        round_trip_ms=event.round_trip_ms,
+        heard_at=event.at,
+        reported_at=event.at,
+        facts=report.facts,
+        entities=report.entities,
+        measurements={measurement.node_id: measurement for measurement in report.measurements},
+        measured_at={measurement.node_id: event.at for measurement in report.measurements},
+        present=report.present,
+    )
+    fleet = msgspec.structs.replace(
+        _with_host(fleet, host),
+        folded={**fleet.folded, event.host: report.seq},
+        silent_since={name: since for name, since in fleet.silent_since.items() if name != event.host},
+    )
+    fleet, changed = _reindex(fleet, event.host)
+    fleet = _derive(fleet, changed | _touching(fleet, event.host), event.unix_ms)
+    if before.state is HostState.CONNECTING:
+        return fleet, ()
+    return _show(fleet, event, (_local_record(event, "link.live", "live again", "info"),))
+
+
+def _fold_down(fleet: Fleet, event: LinkDown | LinkRefused) -> Folded:
+    host = fleet.state.hosts[event.host]
+    state = HostState.REFUSED if isinstance(event, LinkRefused) else HostState.UNREACHABLE
+    if host.state is HostState.LOST and state is HostState.UNREACHABLE:
+        state = HostState.LOST
+    changed = state is not host.state
+    fleet = _with_host(fleet, msgspec.structs.replace(host, state=state, words=event.words))
+    if event.host not in fleet.silent_since:
+        fleet = msgspec.structs.replace(fleet, silent_since={**fleet.silent_since, event.host: event.at})
+    if not changed:
+        return fleet, ()
+    fleet = _derive(fleet, _touching(fleet, event.host), event.unix_ms)
+    return _show(fleet, event, (_local_record(event, f"link.{state.value}", event.words, "warn"),))
+
+
+def _fold_records(fleet: Fleet, event: RecordsHeard) -> Folded:
+    """Records up to the report's seq are only shown; those after it are folded."""
+    host = fleet.state.hosts[event.host]
+    after = fleet.folded.get(event.host, 0)
+    entities, revision = host.entities, host.revision
+    for record in event.records:
+        if record.seq > after:
+            entities = fold(entities, record)
+            revision += _moves_revision(record.change)
+            after = record.seq
+    fields: dict[str, Any] = {"heard_at": event.at, "head_seq": max(host.head_seq, after), "revision": revision}
+    if entities is not host.entities:
+        kept = entities.shards
+        fields["entities"] = entities
+        fields["measurements"] = {node: seen for node, seen in host.measurements.items() if node in kept}
+        fields["measured_at"] = {node: at for node, at in host.measured_at.items() if node in kept}
+    fleet = _with_host(fleet, msgspec.structs.replace(host, **fields))
+    fleet = msgspec.structs.replace(fleet, folded={**fleet.folded, event.host: after})
+    if entities is not host.entities:
+        fleet, changed = _reindex(fleet, event.host)
+        fleet = _derive(fleet, changed, event.unix_ms)
+    return _show(fleet, event, event.records)
+
+
+def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
+    host, measured = fleet.state.hosts[event.host], event.measured
+    fields: dict[str, Any] = {"heard_at": event.at}
+    if measured.measurements:
+        new = {measurement.node_id: measurement for measurement in measured.measurements}
+        fields["measurements"] = {**host.measurements, **new}
+        fields["measured_at"] = {**host.measured_at, **dict.fromkeys(new, event.at)}
+    if measured.facts is not None:
+        fields["facts"] = measured.facts
+    if measured.present is not None:
+        fields["present"] = measured.present
+    fleet = _with_host(fleet, msgspec.structs.replace(host, **fields))
+    touched = {ReplicaId(measurement.node_id.partition("/")[0]) for measurement in measured.measurements}
+    return _derive(fleet, touched & fleet.index[event.host].keys(), event.unix_ms)
+
+
+def _moves_revision(change: Change | None) -> int:
+    """1 when an agent's revision moved with this change: decisions move it, measurements do not."""
+    return 1 if change is not None and any(getattr(change, name) for name in _REVISION_MOVERS) else 0
+
+
+# --- everything else ----------------------------------------------------------------------------------------------
+
+
+def _fold_operations(fleet: Fleet, event: OperationsRead) -> Fleet:
+    before = fleet.state.operations
+    after = {op: before[op] if before.get(op) == view else view for op, view in event.operations.items()}
+    if list(after) == list(before) and all(after[op] is before[op] for op in after):
+        return fleet
+    changed = {view.subject for op, view in after.items() if before.get(op) is not view}
+    changed |= {view.subject for op, view in before.items() if op not in after}
+    fleet = _with_state(fleet, operations=after)
+    return _derive(fleet, {ReplicaId(subject) for subject in changed}, event.unix_ms)
+
+
+def _fold_answer(fleet: Fleet, event: AnswerGiven) -> Fleet:
+    answers = {op: answer for op, answer in fleet.state.answers.items() if op != event.answer.op_id}
+    answers[event.answer.op_id] = event.answer
+    for oldest in list(answers)[:-KEPT_ANSWERS]:
+        del answers[oldest]
+    return _with_state(fleet, answers=answers)
+
+
+def _fold_tick(fleet: Fleet, event: Ticked) -> Folded:
+    lines: tuple[JournalLine, ...] = ()
+    for name, since in fleet.silent_since.items():
+        host = fleet.state.hosts[name]
+        over = event.at - since >= LEASE_SECONDS
+        if host.state is not HostState.UNREACHABLE or not host.reported_at or not over:
+            continue
+        if brake := _brake_words(fleet, since):
+            if brake not in host.words:
+                fleet = _with_host(fleet, msgspec.structs.replace(host, words=f"{host.words}; {brake}"))
+            continue
+        words = f"lost: silent for {event.at - since:.0f} s, lease {LEASE_SECONDS:.0f} s"
+        fleet = _with_host(fleet, msgspec.structs.replace(host, state=HostState.LOST, words=words))
+        fleet = _derive(fleet, _touching(fleet, name), event.unix_ms)
+        record = JournalRecord(kind="link.lost", words=words, at_unix_ms=event.unix_ms, level="alarm")
+        fleet, more = _show_of(fleet, name, (record,))
+        lines += more
+    draining = {name for name, view in fleet.state.replicas.items() if view.drain_left_ms}
+    return _derive(fleet, draining, event.unix_ms), lines
+
+
+def _brake_words(fleet: Fleet, since: float) -> str:
+    """Why nobody is declared lost: half the hosts (at least 3), or all, fell silent within one lease."""
+    together = sum(1 for other in fleet.silent_since.values() if abs(other - since) <= LEASE_SECONDS)
+    total = len(fleet.state.hosts)
+    if together == total or (together >= 3 and 2 * together >= total):
+        return f"not declared lost: {together} of {total} hosts fell silent together, look at this side's network"
+    return ""
+
+
+# --- the pieces ---------------------------------------------------------------------------------------------------
+
+
+def _with_state(fleet: Fleet, **fields: Any) -> Fleet:
+    return msgspec.structs.replace(fleet, state=msgspec.structs.replace(fleet.state, **fields))
+
+
+def _with_host(fleet: Fleet, host: HostView) -> Fleet:
+    if host == fleet.state.hosts[host.host]:
+        return fleet
+    return _with_state(fleet, hosts={**fleet.state.hosts, host.host: host})
+
+
+def _reindex(fleet: Fleet, name: HostId) -> tuple[Fleet, set[ReplicaId]]:
+    """The fleet with the host's holdings indexed, and the replicas whose holdings there changed."""
+    old, new = fleet.index[name], index_host(fleet.state.hosts[name].entities)
+    changed = {replica for replica in old.keys() | new.keys() if old.get(replica) != new.get(replica)}
+    if not changed:
+        return fleet, changed
+    return msgspec.structs.replace(fleet, index={**fleet.index, name: new}), changed
+
+
+def _touching(fleet: Fleet, host: HostId) -> set[ReplicaId]:
+    """The replicas that a host has a part in, or should have by their plan."""
+    planned = {
+        name
+        for name, view in fleet.state.replicas.items()
+        if view.plan is not None and any(shard.host == host for shard in view.plan.shards)
+    }
+    return planned | fleet.index[host].keys()
+
+
+def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs) -> Fleet:
+    """Work the touched replicas out again. Those that come out equal stay the same objects."""
+    if not touched:
+        return fleet
+    state = fleet.state
+    replicas, drifts = dict(state.replicas), dict(fleet.drifts)
+    boots = {name: view.facts.boot_id for name, view in state.hosts.items() if view.facts is not None}
+    changed = False
+    for replica in sorted(touched):
+        operations = [op for op in state.operations.values() if op.subject == replica and op.state in OPEN_STATES]
+        view = derive_replica(replica, _parts(fleet, replica, operations), operations, state.models, unix_ms)
+        found = derive_drifts(view, state.models, boots) if view is not None else ()
+        if view == replicas.get(replica) and found == drifts.get(replica, ()):
+            continue
+        changed = True
+        replicas.pop(replica, None)
+        drifts.pop(replica, None)
+        if view is not None:
+            replicas[replica], drifts[replica] = view, found
+    if not changed:
+        return fleet
+    together = tuple(drift for name in sorted(drifts) for drift in drifts[name])
+    fleet = _with_state(fleet, replicas={name: replicas[name] for name in sorted(replicas)}, drifts=together)
+    return msgspec.structs.replace(fleet, drifts=drifts)
+
+
+def _parts(fleet: Fleet, replica: ReplicaId, operations: list[OperationView]) -> list[Part]:
+    """Every host that has something of the replica, and every host of its plans with nothing of it."""
+    hosts = fleet.state.hosts
+    parts = {name: Part(hosts[name], held[replica]) for name, held in fleet.index.items() if replica in held}
+    plans = [plan for part in parts.values() for plan in part.holdings.plans]
+    plans += [operation.plan for operation in operations if operation.plan is not None]
+    for name in sorted({shard.host for plan in plans for shard in plan.shards}):
+        if name in hosts and name not in parts:
+            parts[name] = Part(hosts[name], Holdings())
+    return list(parts.values())
+
+
+def _local_record(event: LinkEvent, kind: str, words: str, level: str) -> JournalRecord:
+    return JournalRecord(kind=kind, words=words, at_unix_ms=event.unix_ms, level=level)
+
+
+def _show(fleet: Fleet, event: LinkEvent, records: tuple[JournalRecord, ...]) -> Folded:
+    return _show_of(fleet, event.host, records)
+
+
+def _show_of(fleet: Fleet, host: HostId, records: tuple[JournalRecord, ...]) -> Folded:
+    head = fleet.state.journal_head
+    lines = tuple(JournalLine(head + n, host, record) for n, record in enumerate(records, start=1))
+    return (_with_state(fleet, journal_head=head + len(lines)) if lines else fleet), lines

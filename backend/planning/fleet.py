@@ -1,0 +1,115 @@
+"""What a plan may know of the fleet, and what each host has left to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median_low
+
+import msgspec
+
+from backend.contract.reports import DeviceFacts, EngineFacts, HostReport
+from backend.contract.states import ShardState, shard_state
+from backend.contract.words import HostId, Port
+
+DAY_MS = 86_400_000
+HOST_MEMORY = "CPU"
+"""The device whose memory is the host's own."""
+# States in which an engine has taken its memory, so that the free memory is without it.
+_ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+
+
+class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The reports of the hosts that are live, why the others are not, and each agent's clock minus ours."""
+
+    reports: tuple[HostReport, ...]
+    unreachable: tuple[tuple[HostId, str], ...] = ()
+    clock_offsets_ms: dict[HostId, int] = {}
+
+    def report(self, host: str) -> HostReport | None:
+        """The report of one host, or None when it is not live."""
+        return next((report for report in self.reports if report.host == host), None)
+
+    def silence(self, host: str) -> str | None:
+        """Why a host of the context is not live, or None."""
+        return next((words for name, words in self.unreachable if name == host), None)
+
+    @property
+    def hosts(self) -> tuple[HostId, ...]:
+        """Every host of the context, live or not, by id."""
+        return tuple(sorted({*(report.host for report in self.reports), *(host for host, _ in self.unreachable)}))
+
+    @property
+    def clock_median_ms(self) -> int:
+        """The agents' median clock minus ours; 0 while no agent's clock is known."""
+        return median_low(self.clock_offsets_ms.values()) if self.clock_offsets_ms else 0
+
+
+def engine_of(report: HostReport, engine: str) -> EngineFacts | None:
+    """The engine as installed on a host, or None."""
+    return next((facts for facts in report.facts.engines if facts.engine == engine), None)
+
+
+def device_of(report: HostReport, name: str) -> DeviceFacts | None:
+    """One device under the name that the engine gives it, or None."""
+    return next((device for device in report.facts.devices if device.name == name), None)
+
+
+def available_memory(report: HostReport, name: str) -> int:
+    """Bytes of a device that a new shard may take: none promised to another, none taken by anything else.
+
+    Promises that their holders have not allocated yet are still inside the free memory and come off it.
+    """
+    device = device_of(report, name)
+    if device is None:
+        # A host may list only its GPUs; what a rank without a device takes still comes out of its memory.
+        return report.facts.memory_free if name == HOST_MEMORY else 0
+    entities = report.entities
+    untaken = sum(reservation.memory.get(name, 0) for reservation in entities.reservations.values())
+    for shard in entities.shards.values():
+        state = shard_state(shard.state)
+        starting = state is None or (state.is_live and state not in _ALLOCATED)
+        if shard.device == name and starting:
+            untaken += shard.bound.memory
+    return max(min(device.total - device.committed, device.free - untaken), 0)
+
+
+def taken_ports(report: HostReport, *, ended: bool = True) -> dict[Port, str]:
+    """Every port of a host that is not to be had, with its holder in words.
+
+    With ``ended`` an ended shard's ports count until it is dismissed: a new load gets new ports.
+    """
+    taken: dict[Port, str] = dict.fromkeys(report.facts.ports_in_use, "in use by something else on the host")
+    for hold in report.entities.holds.values():
+        taken.update((port, f"held after {hold.node_id} until {hold.until or 'its proof'}") for port in hold.ports)
+    for reservation in report.entities.reservations.values():
+        words = f"reserved for {reservation.replica} by {reservation.by}"
+        taken.update((port, words) for port in reservation.ports)
+    for shard in report.entities.shards.values():
+        state = shard_state(shard.state)
+        if ended or state is None or not state.is_terminal:
+            taken.update((port, f"used by {shard.node_id} ({shard.state})") for port in shard.ports)
+    return taken
+
+
+def highest_generation(report: HostReport) -> int:
+    """The highest load generation that a host has ever stored."""
+    entities = report.entities
+    seen: Iterable[int] = (
+        entities.highest_generation,
+        *(shard.load_generation for shard in entities.shards.values()),
+        *(record.plan.load_generation for record in entities.loads.values()),
+        *(reservation.load_generation for reservation in entities.reservations.values()),
+    )
+    return max(seen)
+
+
+def replica_ids(report: HostReport) -> set[str]:
+    """Every replica id that a host still knows of, ended or not."""
+    entities = report.entities
+    return {
+        *(shard.replica for shard in entities.shards.values()),
+        *(record.plan.replica for record in entities.loads.values()),
+        *(reservation.replica for reservation in entities.reservations.values()),
+        *entities.drains,
+        *(hold.node_id.rpartition("/")[0] for hold in entities.holds.values()),
+    }

@@ -1,0 +1,165 @@
+"""Guards about hosts: known, reachable, willing, with the engine and device that the plan wants."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from backend.contract.findings import Finding, refuse
+from backend.contract.reports import EngineFacts
+from backend.planning.fleet import HOST_MEMORY, engine_of
+from backend.planning.guards.situation import Situation
+from backend.planning.placement import matching_devices
+
+
+def unknown(situation: Situation) -> Iterator[Finding]:
+    """A host that was named and is not in this context."""
+    known = situation.fleet.hosts
+    for host in situation.named:
+        if host not in known:
+            near = difflib.get_close_matches(host, known, n=1)
+            yield refuse(
+                "host.unknown",
+                host,
+                expected=f"one of {', '.join(known) or 'no hosts at all'}",
+                found=f"{host}, which this context does not have",
+                remedy=f"{f'Did you mean {near[0]}? ' if near else ''}Correct the profile, or add it to contexts.toml.",
+            )
+
+
+def unreachable(situation: Situation) -> Iterator[Finding]:
+    """A host of the plan that is not live."""
+    hosts = dict.fromkeys((*situation.named, *(shard.host for shard in situation.plan.shards)))
+    for host in hosts:
+        words = situation.fleet.silence(host)
+        if words is not None and situation.fleet.report(host) is None:
+            yield refuse(
+                "host.unreachable",
+                host,
+                expected="a live agent",
+                found=words or "silence",
+                remedy="Bring its agent back, or name other hosts.",
+            )
+
+
+def none(situation: Situation) -> Iterator[Finding]:
+    """No host can take part, and none was named."""
+    if not situation.plan.shards and not situation.named:
+        reasons = "; ".join(f"{candidate.host}: {candidate.reason}" for candidate in situation.plan.candidates)
+        yield refuse(
+            "hosts.none",
+            situation.plan.replica,
+            expected="a host that can take part",
+            found=reasons or "a context without hosts",
+            remedy="Name hosts in the profile, or change what speaks against these.",
+        )
+
+
+def refuses(situation: Situation) -> Iterator[Finding]:
+    """A host whose own agent refuses loads."""
+    for report in situation.reports:
+        if report.facts.refuses_loads:
+            yield refuse(
+                "host.refuses",
+                report.host,
+                expected="an agent that takes loads",
+                found=report.facts.refuses_loads,
+                remedy="Change what it names on the host and restart its agent, or name another host.",
+            )
+
+
+def journal(situation: Situation) -> Iterator[Finding]:
+    """No journal, no load."""
+    for report in situation.reports:
+        if report.facts.journal != "ok":
+            yield refuse(
+                "journal.unhealthy",
+                report.host,
+                expected="a journal that can be written",
+                found=report.facts.journal or "no word of its journal",
+                remedy="No journal, no load: free space or repair the journal on the host.",
+            )
+
+
+def engine(situation: Situation) -> Iterator[Finding]:
+    """A host without the engine."""
+    for report in situation.reports:
+        if engine_of(report, situation.plan.engine) is None:
+            there = ", ".join(facts.engine for facts in report.facts.engines) or "none"
+            yield refuse(
+                "engine.missing",
+                report.host,
+                expected=situation.plan.engine,
+                found=f"engines of its agent: {there}",
+                remedy="Install it and name its folder in agent.toml, or choose another host.",
+            )
+
+
+def device(situation: Situation) -> Iterator[Finding]:
+    """A device under a name that the engine on that host does not use."""
+    wanted = situation.plan.profile.device
+    for report in situation.reports:
+        installed = engine_of(report, situation.plan.engine)
+        takes = [shard for shard in situation.shards_on(report.host) if situation.takes_device(shard)]
+        if installed is None or not takes or matching_devices(report, situation.plan.engine, wanted):
+            continue
+        yield refuse(
+            "device.missing",
+            report.host,
+            expected=f"device {wanted}, from the profile",
+            found=f"{situation.plan.engine} there has {', '.join(installed.devices) or 'no device'}",
+            remedy="Give the profile a name from that list; an engine built for other devices has other names.",
+        )
+
+
+def release(situation: Situation) -> Iterator[Finding]:
+    """One release on every rank: a worker of another one ends the leader, or its wire is misread."""
+    installed = {
+        report.host: facts
+        for report in situation.reports
+        if (facts := engine_of(report, situation.plan.engine)) is not None
+    }
+    exact = situation.plan.profile.exact_build
+    said = {host: _build(facts) if exact else facts.release for host, facts in installed.items()}
+    if len(set(said.values())) > 1:
+        first, *others = said
+        for host in others:
+            if said[host] != said[first]:
+                yield refuse(
+                    "release.differs",
+                    host,
+                    expected=f"{said[first]}, as on {first}" + (" (exact_build)" if exact else ""),
+                    found=f"{said[host] or 'no release'} on {host}",
+                    remedy=f"Install one release of {situation.plan.engine} on every host of the ring.",
+                )
+
+
+def _build(facts: EngineFacts) -> str:
+    """Release and flavour: the families of devices it was built for and the processor features it needs."""
+    families = sorted({name.rstrip("0123456789") for name in facts.devices})
+    needs = f", needs {' '.join(sorted(facts.cpu_needs))}" if facts.cpu_needs else ""
+    return f"{facts.release} for {' '.join(families)}{needs}"
+
+
+def cpu(situation: Situation) -> Iterator[Finding]:
+    """A CPU without an instruction that the engine's build executes on quantized data: it dies of signal 4."""
+    if situation.model is None:
+        return
+    for report in situation.reports:
+        facts = engine_of(report, situation.plan.engine)
+        on_cpu = any(
+            situation.takes_device(shard) and shard.device == HOST_MEMORY for shard in situation.shards_on(report.host)
+        )
+        if facts is None or not on_cpu:
+            continue
+        missing = tuple(need for need in facts.cpu_needs if need not in report.facts.cpu_flags)
+        what = situation.rules.check_cpu(situation.plan.profile, situation.model, missing)
+        if what:
+            yield refuse(
+                "cpu.features",
+                report.host,
+                expected=f"{', '.join(missing)}, which this build of {facts.engine} needs for {what} on the CPU",
+                found=f"a processor without {', '.join(missing)}",
+                remedy="It would die of signal 4 (illegal instruction) at its warm-up. Use an f16 model and cache, a "
+                "GPU, or a build made for this processor.",
+            )

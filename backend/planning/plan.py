@@ -1,0 +1,170 @@
+"""``plan``: a request, a catalog and the fleet's facts in; everything that a load would do out. Pure."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from backend.contract.findings import Finding, refuse
+from backend.contract.models import ModelFacts
+from backend.contract.plans import Bound, Fact, Plan, Profile, plan_digest, sealed
+from backend.contract.reports import HostReport
+from backend.contract.words import HostId, UnixMs
+from backend.planning.catalog import Catalog, fingerprint
+from backend.planning.engines import EngineRules, Seat, rules
+from backend.planning.engines.rules import unknown_bounds
+from backend.planning.fleet import FleetFacts, engine_of
+from backend.planning.guards import Situation, run_guards
+from backend.planning.guards.numbers import generation_differs, generation_not_above
+from backend.planning.placement import Placement, choose_hosts, mint_generation, next_replica_id, seat_shards
+
+
+class PlanRequest(Protocol):
+    """What is asked for: ``MODEL[:PROFILE]``, and hosts that narrow the choice (leader's first)."""
+
+    @property
+    def target(self) -> str:
+        """``MODEL[:PROFILE]``."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts in rank order, or none for the profile's."""
+
+
+def model_hosts(catalog: Catalog, fleet: FleetFacts, request: PlanRequest) -> tuple[HostId, ...]:
+    """Where the model's header should be read, best first: the host that will lead. Raises UnknownModel."""
+    entry, _, profile = catalog.resolve(request.target)
+    named = request.hosts or profile.hosts
+    if named:
+        return tuple(HostId(host) for host in named[:1] if fleet.report(host) is not None)
+    engine = rules(entry.engine)
+    seats = engine.seats(profile, None)
+    placement = choose_hosts(fleet, profile, entry.engine, (), seats, _bounds(engine, profile, None, seats))
+    # Every chosen host first; then whoever is live, as the file may be anywhere.
+    return tuple(dict.fromkeys((*placement.hosts, *(report.host for report in fleet.reports))))
+
+
+def plan(
+    catalog: Catalog,
+    fleet: FleetFacts,
+    request: PlanRequest,
+    *,
+    model: ModelFacts | None,
+    now_unix_ms: UnixMs,
+    model_words: str = "",
+    model_host: HostId | None = None,
+    generation_floor: int = 0,
+) -> Plan:
+    """Everything that loading ``request`` would do, with every finding, sealed.
+
+    ``model`` is the header as read at ``model_host``; None with the reason in ``model_words``. ``generation_floor`` is
+    the highest generation known from elsewhere (ledgers). Raises UnknownModel for a target that is not in the catalog;
+    everything else that is wrong is a finding.
+    """
+    entry, profile_name, profile = catalog.resolve(request.target)
+    engine = rules(entry.engine)
+    named = tuple(dict.fromkeys(request.hosts or profile.hosts))
+    seats = engine.seats(profile, model)
+    bounds = _bounds(engine, profile, model, seats)
+    placement = choose_hosts(fleet, profile, entry.engine, named, seats, bounds, model_host)
+    replica = next_replica_id(fleet, entry.name)
+    generation = mint_generation(fleet, now_unix_ms, generation_floor)
+    draft = Plan(
+        replica=replica,
+        model=entry.name,
+        model_path=entry.path,
+        model_facts=model,
+        profile_name=profile_name,
+        profile=profile,
+        profile_fingerprint=fingerprint(profile),
+        engine=entry.engine,
+        load_generation=generation,
+        shards=seat_shards(fleet, profile, entry.engine, placement.hosts, seats, bounds, replica, generation),
+        phases=engine.phases(profile, bounds),
+        facts=_facts(fleet, placement, entry.engine),
+        candidates=placement.candidates,
+        findings=(),
+        made_unix_ms=now_unix_ms,
+    )
+    situation = Situation(
+        plan=draft,
+        fleet=fleet,
+        rules=engine,
+        seats=seats,
+        named=named,
+        model=model,
+        model_words=model_words,
+        now_unix_ms=now_unix_ms,
+    )
+    return sealed(msgspec.structs.replace(draft, findings=run_guards(situation)))
+
+
+def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
+    """What speaks against a saved plan now: changed by hand, generations that differ, facts that have moved."""
+    found: list[Finding] = []
+    if plan_digest(saved) != saved.digest:
+        found.append(
+            refuse(
+                "plan.edited",
+                saved.replica,
+                expected=f"digest {saved.digest[:8] or 'none'}, written in the plan",
+                found=f"digest {plan_digest(saved)[:8]}, computed from it",
+                remedy="It was changed after it was made. Plan again instead of editing.",
+            )
+        )
+    found += generation_differs(saved)
+    for fact in saved.facts:
+        report = fleet.report(fact.host)
+        if report is None:
+            found.append(
+                refuse(
+                    "host.unreachable",
+                    fact.host,
+                    expected="a live agent, as when the plan was made",
+                    found=fleet.silence(fact.host) or "not in this context",
+                    remedy="Bring its agent back, or plan again without it.",
+                )
+            )
+            continue
+        now = engine_of(report, saved.engine)
+        found += _stale(fact, report, now.release if now else "no release")
+        found += generation_not_above(saved, report)
+    return tuple(found)
+
+
+def _stale(fact: Fact, report: HostReport, release: str) -> list[Finding]:
+    """One finding when the host is no longer what the plan relied on."""
+    then = f"epoch {fact.agent_epoch[:8]}, revision {fact.revision}, release {fact.release}"
+    if (fact.agent_epoch, fact.revision, fact.release) == (report.agent_epoch, report.revision, release):
+        return []
+    return [
+        refuse(
+            "plan.stale",
+            fact.host,
+            expected=f"{then}, when the plan was made",
+            found=f"epoch {report.agent_epoch[:8]}, revision {report.revision}, release {release}",
+            remedy="Something was decided there since. Plan again and look at what changed.",
+        )
+    ]
+
+
+def _bounds(
+    engine: EngineRules, profile: Profile, model: ModelFacts | None, seats: tuple[Seat, ...]
+) -> tuple[Bound, ...]:
+    """The bound of every seat; unknown ones while the model is, or its layers or options do not add up."""
+    counts = tuple(seat.layers[1] - seat.layers[0] for seat in seats if seat.layers is not None)
+    if model is None or not counts or engine.check_options(profile):
+        return unknown_bounds(len(seats))
+    return engine.bounds(model, profile, counts)
+
+
+def _facts(fleet: FleetFacts, placement: Placement, engine: str) -> tuple[Fact, ...]:
+    facts: list[Fact] = []
+    for host in placement.hosts:
+        report = fleet.report(host)
+        if report is not None:
+            installed = engine_of(report, engine)
+            release = installed.release if installed else "no release"
+            facts.append(Fact(host, report.agent_epoch, report.revision, release))
+    return tuple(facts)

@@ -1,0 +1,190 @@
+"""The one registry of actions: keys, footer, help, ``:`` commands and the read-only gate are all read from it.
+
+Every write key is a capital letter, and its small twin does nothing, so that a slip never changes a fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from console.render.words import ENDED
+
+from backend.api import FleetState, ReplicaView
+
+Danger = Literal["read", "write", "danger"]
+Target = Literal["none", "replica", "shard", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the cursors stand on. ``pane`` is the panel that has the keys: replicas, lower or journal."""
+
+    replica: str | None = None
+    node_id: str | None = None
+    host: str | None = None
+    pane: str = "replicas"
+
+
+When = Callable[[FleetState, Selection], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that a person can do. ``when`` says None where it is possible, else why it is not.
+
+    ``twin`` is the one-shot command of the same meaning; ``footer`` orders the line at the bottom, 0 stays out.
+    """
+
+    id: str
+    keys: tuple[str, ...]
+    title: str
+    help: str
+    danger: Danger = "read"
+    target: Target = "none"
+    twin: str = ""
+    when: When = lambda state, selection: None
+    footer: int = 0
+
+    @property
+    def is_write(self) -> bool:
+        """It changes a fleet, and read-only mode refuses it."""
+        return self.danger != "read"
+
+
+def _selected(state: FleetState, selection: Selection) -> ReplicaView | str:
+    if selection.replica is None:
+        return "no replica is selected"
+    view = next((each for each in state.replicas.values() if each.id == selection.replica), None)
+    return view if view is not None else f"{selection.replica} is no longer there"
+
+
+def _can_load(state: FleetState, selection: Selection) -> str | None:
+    if not state.models:
+        return f"the catalog names no model. {state.catalog_words}".rstrip()
+    if not any(host.state.value == "live" for host in state.hosts.values()):
+        return "no host is live; the hosts panel (h) says why"
+    return None
+
+
+def _can_drain(state: FleetState, selection: Selection) -> str | None:
+    view = _selected(state, selection)
+    if isinstance(view, str):
+        return view
+    word = view.state.value
+    return f"{view.id} is {word}: nothing is left to empty" if word in ENDED or word == "stopping" else None
+
+
+def _can_unload(state: FleetState, selection: Selection) -> str | None:
+    view = _selected(state, selection)
+    if isinstance(view, str):
+        return view
+    return f"{view.id} is stopping already" if view.state.value == "stopping" else None
+
+
+def _can_test(state: FleetState, selection: Selection) -> str | None:
+    view = _selected(state, selection)
+    if isinstance(view, str):
+        return view
+    if view.state.value not in ("ready", "draining", "recovering"):
+        return f"{view.id} is {view.state.value}: it answers nothing"
+    return None
+
+
+def _has_replica(state: FleetState, selection: Selection) -> str | None:
+    view = _selected(state, selection)
+    return view if isinstance(view, str) else None
+
+
+def _has_details(state: FleetState, selection: Selection) -> str | None:
+    if selection.pane == "journal":
+        return "the journal shows whole lines; tab goes to a panel with details"
+    if selection.pane == "lower" and (selection.node_id or selection.host):
+        return None
+    return _has_replica(state, selection)
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("load", ("L",), "load", "Plan a load of a model; the plan is shown before anything happens.", "write",
+           "none", "load", _can_load, 1),
+    Action("drain", ("D",), "drain", "Empty the selected replica with a deadline, or watch the drain that runs.",
+           "write", "replica", "drain", _can_drain, 2),
+    Action("unload", ("U",), "unload", "Stop the selected replica now, whatever it serves. Its name must be typed.",
+           "danger", "replica", "unload", _can_unload, 3),
+    Action("test", ("t",), "test", "Send one short prompt through every rank of the selected replica.", "read",
+           "replica", "test", _can_test, 4),
+    Action("details", ("enter", "i"), "details", "Show the selected replica as a ring, or the selected shard or host.",
+           when=_has_details),
+    Action("ring", ("r",), "ring", "Show the selected replica as a ring, with the place where it is broken.", "read",
+           "replica", "show", _has_replica),
+    Action("operations", ("o",), "operations", "Show the loads, drains and unloads, and follow one.", twin="ops",
+           footer=5),
+    Action("drift", ("v",), "drift", "Show every pair of values that should be equal and is not.", twin="drift"),
+    Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="hosts", footer=6),
+    Action("filter", ("slash",), "filter", "Show only lines of this panel that hold these words; !word leaves out.",
+           footer=7),
+    Action("unfilter", ("escape",), "show all", "Take the filter of this panel away."),
+    Action("command", ("colon",), "command", "Type an action by its name, like :drain tiny-1.", footer=8),
+    Action("help", ("question_mark", "f1"), "help", "Show every key and its one-shot command.", footer=9),
+    Action("quit", ("q",), "quit", "Leave the console. Operations and engines go on.", footer=10),
+    Action("next-pane", ("tab",), "next panel", "Give the keys to the next panel."),
+    Action("previous-pane", ("shift+tab",), "previous panel", "Give the keys to the panel before."),
+    Action("down", ("j", "down"), "down", "One line down."),
+    Action("up", ("k", "up"), "up", "One line up."),
+    Action("page-down", ("pagedown", "space"), "page down", "One screen down."),
+    Action("page-up", ("pageup",), "page up", "One screen up."),
+    Action("first", ("g", "home"), "first", "Go to the first line."),
+    Action("last", ("G", "end"), "last", "Go to the last line; the journal follows again."),
+    Action("follow", ("F",), "follow", "Let the journal stand still, or follow again."),
+)
+"""Every action of the console, in the order of the help."""
+
+BY_ID = {action.id: action for action in ACTIONS}
+BY_KEY = {key: action for action in ACTIONS for key in action.keys}
+
+_KEY_NAMES = {"slash": "/", "colon": ":", "question_mark": "?", "pagedown": "pgdn", "pageup": "pgup", "escape": "esc"}
+
+
+def key_name(key: str) -> str:
+    """A key as a person reads it on a keyboard."""
+    return _KEY_NAMES.get(key, key)
+
+
+def refusal(action: Action, state: FleetState | None, selection: Selection) -> str | None:
+    """Why the action is not possible now, or None. The read-only gate stands here, before any other reason."""
+    if state is None:
+        return None if action.target == "none" and not action.is_write else "the backend has not reported yet"
+    if action.is_write and state.read_only:
+        return f"{action.title} is refused: context {state.context} is read-only"
+    why = action.when(state, selection)
+    return None if why is None else f"{action.title} is not possible: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A ``:`` command that was understood: the action and what follows its name."""
+
+    action: Action
+    argument: str = ""
+
+
+def parse_command(text: str) -> Command | str:
+    """The action that a ``:`` line names, by its id, its title or its one-shot twin; else what was not understood."""
+    name, _, argument = text.strip().partition(" ")
+    if not name:
+        return "no command was typed; :help names them all"
+    for action in ACTIONS:
+        if name in (action.id, action.twin):
+            return Command(action, argument.strip())
+    near = [action.id for action in ACTIONS if action.id.startswith(name)]
+    if len(near) == 1:
+        return Command(BY_ID[near[0]], argument.strip())
+    if near:
+        return f"{name} may be {', '.join(near)}"
+    return f"there is no command {name}; :help names them all"
+
+
+def command_names() -> tuple[str, ...]:
+    """The names that the ``:`` line offers."""
+    return tuple(action.id for action in ACTIONS)

@@ -1,0 +1,187 @@
+"""The entry point ``ringtop``: without a command it opens the console, with one it runs that and ends.
+
+Commands are imported when they are named; the backend and Textual when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from console.commands.exits import BUG, DONE, INTERRUPTED, REFUSED, CommandFailed
+from console.commands.settings import Settings, choose_home
+from console.version import VERSION
+
+_COMMANDS = {
+    "doctor": "console.commands.doctor:doctor",
+    "down": "console.commands.local:down",
+    "drain": "console.commands.drain:drain",
+    "journal": "console.commands.journal:journal",
+    "load": "console.commands.load:load",
+    "logs": "console.commands.logs:logs",
+    "ls": "console.commands.ls:ls",
+    "op": "console.commands.op:op",
+    "plan": "console.commands.plan:plan",
+    "reset-terminal": "console.commands.terminal:reset_terminal",
+    "test": "console.commands.trial:trial",
+    "unload": "console.commands.unload:unload",
+    "up": "console.commands.local:up",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, without importing any."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        where = _COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and an unknown name is answered with the names that exist."""
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            from console.commands.exits import no_such
+
+            raise no_such("command", args[0], _COMMANDS)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="ringtop", message="%(prog)s %(version)s")
+@click.option("--context", metavar="NAME", help="The fleet to reach, from contexts.toml.")
+@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="The folder of ringtop's own files.")
+@click.option("--read-only", is_flag=True, help="Refuse every action that changes a fleet.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@click.option("--mono", is_flag=True, help="Draw without colour.")
+@click.option("--slow", is_flag=True, help="Refresh data less often, for slow links.")
+@click.option("--theme", metavar="NAME", help="The theme of the console.")
+@click.option("--mouse", is_flag=True, help="Take mouse input (the terminal's own selection then needs shift).")
+@click.pass_context
+def cli(
+    ctx: click.Context,
+    *,
+    context: str | None,
+    home: Path | None,
+    read_only: bool,
+    ascii_only: bool,
+    mono: bool,
+    slow: bool,
+    theme: str | None,
+    mouse: bool,
+) -> None:
+    """The terminal operations console for model rings.
+
+    Without a command it opens the console of the default context.
+
+    \b
+    Exit codes: 0 done, 1 changes pending, 2 refused or bad usage, 3 timed out or unknown, 4 unreachable,
+    5 ran and failed, 130 interrupted, 70 a bug of ringtop.
+    """
+    ctx.obj = Settings(context=context, home=choose_home(home), read_only=read_only, ascii=ascii_only)
+    if ctx.invoked_subcommand is None:
+        from console.commands.screen import Looks, open_console
+
+        ctx.exit(open_console(ctx.obj, Looks(mono=mono, slow=slow, theme=theme, mouse=mouse)))
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line; errors are told on standard error, or as JSON where that was asked for."""
+    as_json = "--json" in arguments
+    try:
+        code = cli.main(list(arguments), prog_name="ringtop", standalone_mode=False)
+        sys.stdout.flush()
+    except CommandFailed as error:
+        return _tell(as_json, error)
+    except click.UsageError as error:
+        return _tell(as_json, CommandFailed(REFUSED, _usage(error, as_json)))
+    except click.ClickException as error:
+        return _tell(as_json, CommandFailed(REFUSED, error.format_message()))
+    except (click.Abort, KeyboardInterrupt):
+        return _tell(as_json, CommandFailed(INTERRUPTED, "interrupted"))
+    except BrokenPipeError:
+        # whoever read this output has seen enough; what is left unflushed must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  # the last resort: a bug is reported, never shown as a traceback
+        return _tell(as_json, _bug(error))
+    return code if isinstance(code, int) else DONE
+
+
+def _tell(as_json: bool, error: CommandFailed) -> int:
+    try:
+        if as_json:
+            click.echo(json.dumps(error.tree, default=_plain))
+        else:
+            from console.commands.output import note
+
+            note(f"ringtop: {error.words}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return error.exit_code
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def _usage(error: click.UsageError, as_json: bool) -> str:
+    """What was wrong, and how the command is used."""
+    words = error.format_message()
+    if as_json or error.ctx is None:
+        return words
+    return f"{words}\n{error.ctx.get_usage()}\nTry: {error.ctx.command_path} --help"
+
+
+def _bug(error: Exception) -> CommandFailed:
+    """One line for the person; the traceback goes into a file of the home."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("console", "backend"):
+        from console.commands.shadows import shadows
+
+        if found := shadows():
+            return CommandFailed(REFUSED, " ".join(found))
+    told = f"this is a bug of ringtop {VERSION}: {type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception(error))
+    try:
+        path = _crash_folder() / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"ringtop {VERSION} {' '.join(sys.argv[1:])}\n{text}", encoding="utf-8")
+    except OSError as unwritable:
+        return CommandFailed(BUG, f"{told}. Its traceback could not be kept ({unwritable}):\n{text}")
+    return CommandFailed(BUG, f"{told}. The traceback is in {path}.", traceback=str(path))
+
+
+def _crash_folder() -> Path:
+    named = os.environ.get("RINGTOP_HOME")
+    if named:
+        return Path(named).expanduser() / "crashes"
+    import platformdirs
+
+    return Path(platformdirs.user_state_path("ringtop")) / "crashes"

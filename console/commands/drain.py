@@ -1,0 +1,117 @@
+"""``ringtop drain``: empty a replica with a deadline, or change the drain that runs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from console.commands.door import ask, opened, replica_of, settle, state_of
+from console.commands.exits import DONE, INTERRUPTED, CommandFailed, refused
+from console.commands.output import look_for, print_json, say
+from console.commands.settings import Duration, Settings, fleet_command
+
+if TYPE_CHECKING:
+    from backend.api import Answer, AnyRequest, Backend, FleetState
+
+_PAUSE = 0.05
+
+
+@click.command()
+@click.argument("replica")
+@click.option("--deadline", type=Duration(), default="2m", show_default=True, help="How long it may take: 90s, 2m, 1h.")
+@click.option(
+    "--at-deadline",
+    type=click.Choice(["stop", "give-up"]),
+    default="give-up",
+    show_default=True,
+    help="What to do when the time is over and requests are still in flight.",
+)
+@click.option("--admission-closed-by", default="", metavar="WHO", help="Who or what sends no new requests any more.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for the journal.")
+@click.option("--extend", type=Duration(), metavar="DURATION", help="Give the drain that runs this much more time.")
+@click.option("--force", is_flag=True, help="Let the drain that runs stop the replica now.")
+@click.option("--cancel", is_flag=True, help="End the drain that runs; the replica serves on.")
+@fleet_command
+def drain(
+    settings: Settings,
+    replica: str,
+    deadline: float,
+    at_deadline: Literal["stop", "give-up"],
+    admission_closed_by: str,
+    why: str,
+    extend: float | None,
+    *,
+    force: bool,
+    cancel: bool,
+) -> int:
+    """Empty REPLICA, then stop it. Ctrl-C ends the watching and never the drain: --cancel does that."""
+    from backend.api import StartDrainRequest
+
+    if sum((extend is not None, force, cancel)) > 1:
+        raise refused("--extend, --force and --cancel exclude each other; give one of them")
+    with opened(settings) as backend:
+        view = replica_of(backend, replica)
+        if extend is not None or force or cancel:
+            return _change(backend, settings, view.id, extend, force=force)
+        request = StartDrainRequest(
+            replica=view.id,
+            deadline_seconds=deadline,
+            at_deadline=at_deadline,
+            admission_closed_by=admission_closed_by,
+            why=why,
+        )
+        answer = settle(follow_drain(backend, settings, view.id, request))
+    if settings.as_json:
+        print_json({"replica": replica, "operation": answer.op_id, "words": answer.words})
+    else:
+        say(answer.words or f"{replica} is drained and stopped.")
+    return DONE
+
+
+def _change(backend: Backend, settings: Settings, replica: str, extend: float | None, *, force: bool) -> int:
+    from backend.api import ChangeDrainRequest, ReplicaId
+
+    action: Literal["extend", "force", "cancel"] = "extend" if extend is not None else "force" if force else "cancel"
+    request = ChangeDrainRequest(replica=ReplicaId(replica), action=action, extend_seconds=extend or 60.0)
+    answer = settle(ask(backend, request))
+    if settings.as_json:
+        print_json({"replica": replica, "operation": answer.op_id, "words": answer.words})
+    else:
+        say(answer.words or f"{action}: done")
+    return DONE
+
+
+def follow_drain(backend: Backend, settings: Settings, replica: str, request: AnyRequest) -> Answer:
+    """Submit a drain and print its three numbers whenever they change, until it has ended."""
+    op_id = backend.submit(request)
+    said = ""
+    try:
+        while True:
+            state = state_of(backend)
+            words = "" if settings.as_json else _numbers(state, settings, replica)
+            if words and words != said:
+                say(words)
+                said = words
+            answer = state.answers.get(op_id)
+            if answer is not None and answer.done:
+                return answer
+            time.sleep(_PAUSE)
+    except KeyboardInterrupt:
+        words = f"the drain of {replica} goes on at its agents; end it with: ringtop drain {replica} --cancel"
+        raise CommandFailed(INTERRUPTED, words, operation=op_id) from None
+
+
+def _numbers(state: FleetState, settings: Settings, replica: str) -> str:
+    """In flight, oldest, time left, and who counted; empty while no drain runs. Time moves in steps of 5 seconds."""
+    from console.render.cells import line_text
+    from console.render.drain import counts_line, source_words
+    from console.render.values import countdown
+
+    view = next((each for each in state.replicas.values() if each.id == replica), None)
+    if view is None or view.drain is None or view.drain.outcome:
+        return ""
+    look = look_for(settings)
+    left = None if view.drain_left_ms is None else -(-view.drain_left_ms // 5000) * 5000
+    return f"{line_text(counts_line(view, look)).strip()}   left {countdown(left)}   {source_words(view, look)}"

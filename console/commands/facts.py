@@ -1,0 +1,126 @@
+"""The shapes that ``--json`` prints. Unknown is null, never 0; sizes are bytes, times Unix milliseconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backend.api import HostView, ModelView, OperationView, ReplicaView, ShardView
+
+_AGREES = {"equal": True, "differs": False}
+
+
+def shard_facts(view: ShardView) -> dict[str, Any]:
+    """One shard: its place, its state, and its bound as derived beside what the engine reported."""
+    shard = view.shard
+    reported = view.reported
+    return {
+        "node_id": shard.node_id,
+        "rank": shard.rank,
+        "host": shard.host,
+        "role": shard.role,
+        "state": view.state,
+        "node_generation": shard.node_generation,
+        "device": shard.device,
+        "layers": shard.layers,
+        "ports": shard.ports,
+        "pid": shard.identity.pid if shard.identity else None,
+        "words": shard.words,
+        "exit": None
+        if shard.exit is None
+        else {
+            "code": shard.exit.code,
+            "signal": shard.exit.signal,
+            "words": shard.exit.words,
+            "at_unix_ms": shard.exit.at_unix_ms,
+            "log_tail": shard.exit.log_tail,
+        },
+        "bound": {
+            "derived": shard.bound.compared if shard.bound.derived else None,
+            "reported": None if reported is None else reported.weights + reported.kv,
+            "limit": shard.bound.limit,
+            "unit": "bytes",
+            "agrees": _AGREES.get(view.bound),
+        },
+    }
+
+
+def replica_facts(view: ReplicaView) -> dict[str, Any]:
+    """One replica with its shards in rank order."""
+    return {
+        "id": view.id,
+        "model": view.model,
+        "profile": view.profile_name,
+        "state": view.state.value,
+        "words": view.words,
+        "load_generation": view.load_generation or None,
+        "ranks_ready": view.ranks_ready,
+        "world_size": view.world_size,
+        "endpoint": view.endpoint or None,
+        "tokens_per_second": view.tokens_per_second,
+        "in_flight": view.in_flight,
+        "queued": view.queued,
+        "shards": [shard_facts(shard) for shard in sorted(view.shards, key=lambda each: each.shard.rank)],
+    }
+
+
+def host_facts(view: HostView) -> dict[str, Any]:
+    """One host as its link knows it, and what its agent measured; null where it never answered."""
+    facts = view.facts
+    return {
+        "host": view.host,
+        "address": view.address,
+        "state": view.state.value,
+        "words": view.words,
+        "agent_version": view.agent_version or None,
+        "clock_offset_ms": view.clock_offset_ms,
+        "round_trip_ms": view.round_trip_ms,
+        "journal": facts.journal if facts else None,
+        "refuses_loads": (facts.refuses_loads or None) if facts else None,
+        "memory_total": facts.memory_total if facts else None,
+        "memory_free": facts.memory_free if facts else None,
+        "devices": [
+            {
+                "name": device.name,
+                "kind": device.kind,
+                "total": device.total,
+                "free": device.free,
+                "committed": device.committed,
+            }
+            for device in facts.devices
+        ]
+        if facts
+        else None,
+        "engines": [{"engine": engine.engine, "release": engine.release} for engine in facts.engines]
+        if facts
+        else None,
+        "shards": sorted(view.entities.shards) if facts else None,
+    }
+
+
+def model_facts(view: ModelView) -> dict[str, Any]:
+    """One model of the catalog."""
+    return {
+        "name": view.name,
+        "aliases": view.aliases,
+        "engine": view.engine,
+        "path": view.path,
+        "profiles": view.profiles,
+    }
+
+
+def operation_facts(view: OperationView) -> dict[str, Any]:
+    """One operation as its ledger file tells it."""
+    return {
+        "id": view.id,
+        "kind": view.kind,
+        "subject": view.subject,
+        "by": view.by,
+        "state": view.state,
+        "words": view.words,
+        "started_unix_ms": view.started_unix_ms,
+        "ended_unix_ms": view.ended_unix_ms,
+        "load_generation": view.load_generation,
+        "exit_code": view.exit_code,
+        "steps": view.steps,
+    }

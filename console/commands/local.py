@@ -1,0 +1,66 @@
+"""``ringtop up`` and ``ringtop down``: a whole fleet on this machine, with a tiny model that really answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from console.commands.exits import DONE
+from console.commands.output import print_json, say
+from console.commands.settings import Settings, fleet_command
+
+if TYPE_CHECKING:
+    from backend.api import LocalFleet
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Load, ask, show the ring, stop everything again; no console.")
+@fleet_command
+def up(settings: Settings, *, once: bool) -> int:
+    """Start two agents on this machine, load the tiny model over both, and open the console.
+
+    Without a terminal, or with --once: load, let it answer, show the ring, and stop all of it again. Quitting the
+    console leaves the fleet running; `ringtop down` stops it.
+    """
+    from console.commands.rehearsal import load_tiny, local_settings, rehearse, start_fleet
+    from console.commands.screen import Looks, is_terminal, open_console, require_screen
+
+    fleet = _fleet(settings)
+    if once or settings.as_json or not is_terminal():
+        return rehearse(settings, fleet)
+    require_screen()
+    try:
+        start_fleet(fleet)
+        load_tiny(settings, fleet)
+        return open_console(local_settings(settings, fleet), Looks())
+    finally:
+        if fleet.is_up:
+            say("The local fleet goes on; stop it with: ringtop down")
+
+
+@click.command()
+@fleet_command
+def down(settings: Settings) -> int:
+    """Stop what `ringtop up` left running: unload its replicas, then end both agents and their caretaker."""
+    from console.commands.rehearsal import stop_everything
+
+    fleet = _fleet(settings)
+    if not fleet.is_left:
+        if settings.as_json:
+            print_json({"stopped": []})
+        else:
+            say("nothing to stop")
+        return DONE
+    stopped = stop_everything(settings, fleet)
+    if settings.as_json:
+        print_json({"stopped": stopped})
+    for line in stopped if not settings.as_json else ():
+        say(f"stopped {line}")
+    return DONE
+
+
+def _fleet(settings: Settings) -> LocalFleet:
+    from backend.api import LocalFleet, home_folder
+
+    return LocalFleet(settings.home or home_folder())

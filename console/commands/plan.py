@@ -1,0 +1,85 @@
+"""``ringtop plan``: what a load would do, and whether anything speaks against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from console.commands.door import ask, opened, require_a_host, settle, state_of
+from console.commands.exits import PENDING, REFUSED, CommandFailed, refused
+from console.commands.output import look_for, print_json, print_lines, say, screen_width
+from console.commands.settings import Settings, fleet_command, split_target
+
+if TYPE_CHECKING:
+    from backend.api import Backend, Plan
+
+
+@click.command()
+@click.argument("target", metavar="MODEL[:PROFILE]")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host may be used; may be repeated.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also save the plan here.")
+@click.option("--derivation", is_flag=True, help="Show how every bound was derived.")
+@fleet_command
+def plan(settings: Settings, target: str, hosts: tuple[str, ...], output: Path | None, *, derivation: bool) -> int:
+    """Plan a load of MODEL[:PROFILE] and change nothing.
+
+    Exits with 1 when the plan can be loaded (changes are pending) and with 2 when a guard refuses it.
+    """
+    with opened(settings) as backend:
+        made = make_plan(backend, target, hosts)
+        if output is not None:
+            save_plan(made, output)
+        if settings.as_json:
+            print_json(made)
+        else:
+            show_plan(backend, settings, made, derivation=derivation)
+    if output is not None and not settings.as_json:
+        say(f"Saved as {output}; load it with: ringtop load --plan {output}")
+    return REFUSED if made.is_refused else PENDING
+
+
+def make_plan(backend: Backend, target: str, hosts: tuple[str, ...] = ()) -> Plan:
+    """The plan for a target, refused or not. Raises when none could be made at all."""
+    from backend.api import MakePlan
+
+    require_a_host(state_of(backend))
+    answer = ask(backend, MakePlan(target=split_target(target), hosts=hosts))
+    if answer.plan is None:
+        settle(answer)
+        raise CommandFailed(REFUSED, answer.words or f"no plan could be made for {target}")
+    return answer.plan
+
+
+def show_plan(backend: Backend, settings: Settings, made: Plan, *, derivation: bool = False) -> None:
+    """The plan as a person should read it before confirming it."""
+    from console.render.plan import plan_lines
+
+    look = look_for(settings)
+    print_lines(plan_lines(made, state_of(backend), look, screen_width(), derivation=derivation))
+
+
+def save_plan(made: Plan, path: Path) -> None:
+    """Write the plan as JSON."""
+    import msgspec
+
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    except OSError as error:
+        raise refused(f"the plan cannot be saved as {path}: {error.strerror}") from error
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan that was saved. Raises when it is none."""
+    import msgspec
+    from backend.api import Plan
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as error:
+        raise refused(f"the plan {path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise refused(
+            f"{path} is no plan of this ringtop: {error}. Make one with: ringtop plan MODEL:PROFILE -o {path}"
+        ) from error

@@ -1,0 +1,220 @@
+"""What ``ringtop up`` does with the embedded fleet: load the tiny model, let it answer, and take it all down again."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from console.commands.door import ask, opened, settle, state_of
+from console.commands.drain import follow_drain
+from console.commands.exits import DONE, FAILED, INTERRUPTED, REFUSED, UNKNOWN, CommandFailed, refused
+from console.commands.load import confirm_plan, start_load
+from console.commands.output import look_for, note, print_json, print_table, say
+from console.commands.plan import make_plan
+from console.commands.settings import Settings
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from backend.api import Backend, FleetState, LocalFleet, OpId, ReplicaId, ReplicaView
+
+START_SECONDS = 60.0
+"""How long both agents may take to answer; slow machines share their cores."""
+STOP_SECONDS = 120.0
+"""How long unloading everything may take."""
+_DRAIN_SECONDS = 30.0
+_ENDED = ("stopped", "failed")
+_TRIES = 3
+
+
+def local_settings(settings: Settings, fleet: LocalFleet) -> Settings:
+    """The same settings for the context of the embedded fleet."""
+    return replace(settings, context=fleet.context)
+
+
+def start_fleet(fleet: LocalFleet) -> None:
+    """Start the embedded fleet. Raises the error that says why it cannot be."""
+    from backend.api import FleetError
+
+    try:
+        fleet.start(START_SECONDS)
+    except FleetError as error:
+        raise CommandFailed(REFUSED if error.is_refusal else FAILED, str(error)) from error
+
+
+def load_tiny(settings: Settings, fleet: LocalFleet) -> None:
+    """Load the tiny model unless a replica of it is there already."""
+    with opened(local_settings(settings, fleet)) as backend:
+        for view in state_of(backend).replicas.values():
+            if view.model == fleet.model and view.state.value not in _ENDED:
+                say(f"{view.id} is {view.state.value} already")
+                return
+        _load(backend, settings, fleet)
+
+
+def rehearse(settings: Settings, fleet: LocalFleet) -> int:
+    """Everything once, start to end; nothing of it runs afterwards, however it went."""
+    if fleet.is_left:
+        raise refused("a local fleet is up already, or was not stopped in good order; stop it with: ringtop down")
+    with _signals_interrupt():
+        try:
+            result = _rehearse(settings, fleet)
+        except (KeyboardInterrupt, CommandFailed) as error:
+            if isinstance(error, CommandFailed) and error.exit_code != INTERRUPTED:
+                raise
+            raise CommandFailed(INTERRUPTED, "interrupted; what was started is stopped again") from None
+        finally:
+            with _signals_wait():
+                if fleet.is_left:
+                    stop_everything(settings, fleet)
+    if settings.as_json:
+        print_json(result)
+    else:
+        say("Everything is stopped again.")
+    return DONE
+
+
+def stop_everything(settings: Settings, fleet: LocalFleet) -> list[str]:
+    """Unload every replica, then end agents and caretaker; says what was stopped, one line each.
+
+    Raises, with agents and caretaker left running, when a replica cannot be unloaded.
+    """
+    from backend.api import FleetError
+
+    start_fleet(fleet)
+    with opened(replace(local_settings(settings, fleet), read_only=False)) as backend:
+        stopped = [f"replica {replica}" for replica in _unload_all(backend)]
+    try:
+        return stopped + list(fleet.stop())
+    except FleetError as error:
+        raise CommandFailed(FAILED, str(error)) from error
+
+
+def _rehearse(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
+    from backend.api import StartDrainRequest, StartUnload, TestRequest
+
+    from console.commands.facts import host_facts, replica_facts
+
+    start_fleet(fleet)
+    with opened(local_settings(settings, fleet)) as backend:
+        view, seconds = _load(backend, settings, fleet)
+        _show_ring(settings, view, seconds)
+        trial = TestRequest(replica=view.id, prompt=fleet.prompt, max_tokens=fleet.max_tokens)
+        completion = str(settle(ask(backend, trial)).value["text"])
+        if not settings.as_json:
+            say(f"{view.id} completes {fleet.prompt!r} with {completion!r}")
+        state = state_of(backend)
+        result = {
+            "replicas": [replica_facts(each) for _, each in sorted(state.replicas.items())],
+            "completion": completion,
+            "seconds": round(seconds, 3),
+            "hosts": [host_facts(each) for _, each in sorted(state.hosts.items())],
+        }
+        if completion != fleet.completion:
+            words = f"{view.id} completes {fleet.prompt!r} with {completion!r}; expected {fleet.completion!r}"
+            raise CommandFailed(FAILED, words, **result)
+        drain = StartDrainRequest(
+            replica=view.id,
+            deadline_seconds=_DRAIN_SECONDS,
+            at_deadline="stop",
+            admission_closed_by="ringtop up --once",
+            why="ringtop up --once",
+        )
+        settle(follow_drain(backend, settings, view.id, drain))
+        if view.id in state_of(backend).replicas:
+            settle(ask(backend, StartUnload(replica=view.id, why="ringtop up --once")))
+    return result
+
+
+def _load(backend: Backend, settings: Settings, fleet: LocalFleet) -> tuple[ReplicaView, float]:
+    """Plan and load the tiny model; the replica once it is ready, and the seconds from command to ready."""
+    plan = make_plan(backend, fleet.target)
+    confirm_plan(settings, plan, yes=True)
+    begun = time.monotonic()
+    settle(start_load(backend, settings, plan))
+    seconds = time.monotonic() - begun
+    return state_of(backend).replicas[plan.replica], seconds
+
+
+def _show_ring(settings: Settings, view: ReplicaView, seconds: float) -> None:
+    if settings.as_json:
+        return
+    from console.render.shards import shard_table
+
+    say(f"{view.id} is {view.state.value} after {seconds:.2f} s, at {view.endpoint}")
+    look = look_for(settings)
+    print_table(shard_table(view, look), look)
+
+
+def _unload_all(backend: Backend) -> list[ReplicaId]:
+    """Unload until no shard lives and no operation runs; those that ended are dismissed. Raises after STOP_SECONDS."""
+    from backend.api import StartUnload
+
+    asked: dict[ReplicaId, list[OpId]] = {}
+    deadline = time.monotonic() + STOP_SECONDS
+    while True:
+        state = state_of(backend)
+        waiting = _running(state, asked)
+        for view in state.replicas.values():
+            tries = asked.setdefault(view.id, [])
+            if _is_answered(state, tries) and len(tries) < (_TRIES if _is_live(view) else 1):
+                tries.append(backend.submit(StartUnload(replica=view.id, why="ringtop down")))
+                waiting.append(f"the unload of {view.id}")
+            elif _is_live(view):
+                waiting.append(f"{view.id} ({view.state.value})")
+        if not waiting:
+            return sorted(asked)
+        if time.monotonic() > deadline:
+            answers = [state.answers[op].words for tries in asked.values() for op in tries if op in state.answers]
+            words = "; ".join((*waiting, *filter(None, answers)))
+            raise CommandFailed(UNKNOWN, f"not everything stopped within {STOP_SECONDS:.0f} s: {words}")
+        time.sleep(0.05)
+
+
+def _running(state: FleetState, asked: dict[ReplicaId, list[OpId]]) -> list[str]:
+    running = [f"operation {view.id} ({view.kind})" for view in state.operations.values() if view.state == "running"]
+    return running + [f"the unload of {name}" for name, tries in asked.items() if not _is_answered(state, tries)]
+
+
+def _is_answered(state: FleetState, tries: list[OpId]) -> bool:
+    return not tries or (tries[-1] in state.answers and state.answers[tries[-1]].done)
+
+
+def _is_live(view: ReplicaView) -> bool:
+    return any(shard.state not in _ENDED for shard in view.shards)
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """TERM and HUP do what Ctrl-C does, so that whoever ends this command ends what it started."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handling({signal.SIGTERM: interrupt, signal.SIGHUP: interrupt}):
+        yield
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """While things are being stopped, say so to whoever is impatient, and go on stopping them."""
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        note("ringtop: stopping what was started; this ends by itself")
+
+    with _handling({signal.SIGINT: wait, signal.SIGTERM: wait, signal.SIGHUP: wait}):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

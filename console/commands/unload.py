@@ -1,0 +1,45 @@
+"""``ringtop unload``: stop a replica now."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from console.commands.door import follow, opened, replica_of, settle
+from console.commands.exits import DONE, refused
+from console.commands.output import print_json, say, show_step
+from console.commands.settings import Settings, fleet_command
+
+GOES_ON = "the unload goes on in its own process; see it with: ringtop op show {op}"
+
+
+@click.command()
+@click.argument("replica")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for the journal.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
+@fleet_command
+def unload(settings: Settings, replica: str, why: str, *, yes: bool) -> int:
+    """Stop REPLICA now, whatever it serves; one that has ended is dismissed. Its name is typed to confirm."""
+    from backend.api import StartUnload
+
+    with opened(settings) as backend:
+        view = replica_of(backend, replica)
+        if not yes:
+            _confirm(settings, view.id, view.in_flight)
+        request = StartUnload(replica=view.id, why=why)
+        answer = settle(follow(backend, request, show_step(settings), GOES_ON))
+    if settings.as_json:
+        print_json({"replica": replica, "operation": answer.op_id, "words": answer.words})
+    else:
+        say(answer.words or f"{replica} is unloaded.")
+    return DONE
+
+
+def _confirm(settings: Settings, replica: str, in_flight: int | None) -> None:
+    if settings.as_json or not sys.stdin.isatty():
+        raise refused(f"unloading {replica} must be confirmed, and there is no terminal to ask at; add --yes")
+    cut = "an unknown number of requests" if in_flight is None else f"{in_flight} requests in flight"
+    typed = click.prompt(f"This cuts {cut}. Type {replica} to unload it", default="", show_default=False, err=True)
+    if typed.strip() != replica:
+        raise refused(f"{replica} is not unloaded: {typed.strip()!r} was typed")

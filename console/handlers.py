@@ -1,0 +1,108 @@
+"""What each action of the registry does on the screen. Reached through the one dispatch point only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from console.actions import Selection
+from console.render.drift import drift_lines
+from console.render.help import help_lines
+from console.render.hosts import host_page
+from console.render.ring import ring_lines
+from console.screens.drain import DrainDialog, DrainView, find_replica
+from console.screens.leave import QuitDialog
+from console.screens.load import ChooseModel, LoadDialog
+from console.screens.main import MainScreen
+from console.screens.pages import OperationPage, OperationsScreen, Page, ShardPage
+from console.screens.prompt import PromptDialog
+from console.screens.unload import UnloadDialog
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
+Handler = Callable[["ConsoleApp", MainScreen, Selection, str], None]
+
+
+def _load(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(LoadDialog(argument) if argument else ChooseModel())
+
+
+def _drain(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    replica = selection.replica or ""
+    view = find_replica(app.state, replica)
+    is_draining = view is not None and view.drain is not None and not view.drain.outcome
+    app.push_screen(DrainView(replica) if is_draining else DrainDialog(replica))
+
+
+def _unload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(UnloadDialog(selection.replica or ""))
+
+
+def _test(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(PromptDialog(selection.replica or ""))
+
+
+def _ring(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    replica = selection.replica or ""
+    app.push_screen(Page(f"ring {replica}", lambda state, look, width: ring_lines(state, replica, look, width)))
+
+
+def _details(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    if selection.node_id is not None:
+        app.push_screen(ShardPage(selection.node_id))
+    elif selection.host is not None:
+        host = selection.host
+        app.push_screen(Page(f"host {host}", lambda state, look, width: host_page(state, host, look)))
+    else:
+        _ring(app, main, selection, argument)
+
+
+def _operations(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(OperationPage(argument) if argument else OperationsScreen())
+
+
+def _drift(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(Page("drift", drift_lines))
+
+
+def _help(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(Page("keys", lambda state, look, width: help_lines(state, selection, width)))
+
+
+def _filter(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    if argument:
+        main.set_filter(argument)
+    else:
+        main.ask("filter")
+
+
+def _mover(action: str) -> Handler:
+    return lambda app, main, selection, argument: main.move(action)
+
+
+HANDLERS: dict[str, Handler] = {
+    "load": _load,
+    "drain": _drain,
+    "unload": _unload,
+    "test": _test,
+    "details": _details,
+    "ring": _ring,
+    "operations": _operations,
+    "drift": _drift,
+    "hosts": lambda app, main, selection, argument: main.switch_lower(),
+    "filter": _filter,
+    "unfilter": lambda app, main, selection, argument: main.set_filter(""),
+    "command": lambda app, main, selection, argument: main.ask("command"),
+    "help": _help,
+    "quit": lambda app, main, selection, argument: _quit(app),
+    "next-pane": lambda app, main, selection, argument: main.focus_pane(1),
+    "previous-pane": lambda app, main, selection, argument: main.focus_pane(-1),
+    "follow": lambda app, main, selection, argument: main.toggle_follow(),
+    **{name: _mover(name) for name in ("down", "up", "page-down", "page-up", "first", "last")},
+}
+"""One entry per action; a test holds both lists against each other."""
+
+
+def _quit(app: ConsoleApp) -> None:
+    app.push_screen(QuitDialog())

@@ -1,0 +1,89 @@
+"""The lines that frame the screen: header, banner, rules between panels, and the keys at the bottom."""
+
+from __future__ import annotations
+
+from console.actions import ACTIONS, Selection, key_name, refusal
+from console.render.cells import Line, Look, cell, line, line_text
+from console.render.values import clock, plural
+from console.safe_text import cut, width_of
+
+from backend.api import FleetState
+
+STALLED_SECONDS = 2.0
+"""A backend whose loop was silent for longer than this is said to be stalled."""
+
+
+def header_line(state: FleetState | None, look: Look, width: int) -> Line:
+    """Which fleet this is, how much of it answers, what disagrees, and the minute.
+
+    Seconds are left to the journal: a clock that ticks would be the only thing that an idle screen sends.
+    """
+    if state is None:
+        return line(cell(" ringtop", "title"), cell("   connecting", "state.busy"))
+    live = sum(1 for host in state.hosts.values() if host.state.value == "live")
+    running = sum(1 for each in state.operations.values() if each.state == "running")
+    all_live = live == len(state.hosts)
+    pieces = [cell(" ringtop  ", "title"), cell(f" {state.label or state.context} ", "context"), cell("   ")]
+    pieces.append(cell(f"{live}/{len(state.hosts)} hosts", "header" if all_live else "header.warn"))
+    if state.read_only:
+        pieces.append(cell("   READ-ONLY", "header.warn"))
+    if running:
+        pieces.append(cell(f"   {running} running", "header"))
+    if state.drifts:
+        pieces.append(cell(f"   {plural(len(state.drifts), 'drift')}", "header.alarm"))
+    word = "live" if live else ("connecting" if state.hosts else "no hosts")
+    tail = [cell(f"{word}   ", "header" if live else "header.warn"), cell(f"{clock(look.now_ms, look, seconds=False)} ", "header")]
+    room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
+    return (*pieces, cell(" " * max(1, room), "header"), *tail)
+
+
+def banner_words(state: FleetState | None, stamp: float, look: Look) -> str:
+    """What is wrong with the console itself, or nothing. What is shown below is then no longer what is."""
+    if state is not None and state.fault:
+        fault = state.fault.strip().splitlines()
+        cause = fault[-1] if fault else "it said nothing"
+        return f"The backend ended: {cause}. What you see is old. Quit and start again; operations go on."
+    if stamp and look.now - stamp > STALLED_SECONDS:
+        return "The backend does not move. What you see may be old, and nothing can be sent."
+    return ""
+
+
+def rule_line(title: str, look: Look, width: int, *, note: str = "", focused: bool = False, note_style: str = "note") -> Line:
+    """A rule that names the panel below it; the panel with the keys is marked by a sign and a colour."""
+    style = "rule.focus" if focused else "rule"
+    sign = look.glyphs.cursor if focused else look.glyphs.rule
+    left = f"{look.glyphs.rule}{sign} "
+    right_part = f" {note} {look.glyphs.rule * 2}" if note else ""
+    name = cut(title, max(1, width - width_of(left) - width_of(right_part) - 2), look.glyphs.ellipsis)
+    fill = width - width_of(left) - width_of(name) - 1 - width_of(right_part)
+    pieces = [cell(left, style), cell(name, "rule.title.focus" if focused else "rule.title")]
+    pieces.append(cell(" " + look.glyphs.rule * max(0, fill), style))
+    if note:
+        pieces += [cell(f" {note} ", note_style), cell(look.glyphs.rule * 2, style)]
+    return tuple(pieces)
+
+
+def footer_line(state: FleetState | None, selection: Selection, width: int) -> Line:
+    """The keys that work now, in their order, as many as fit. ``? help`` names the others."""
+    pieces: list[tuple[str, str]] = []
+    used = 1
+    for action in sorted((each for each in ACTIONS if each.footer), key=lambda each: each.footer):
+        if refusal(action, state, selection) is not None:
+            continue
+        key, title = key_name(action.keys[0]), action.title
+        cost = len(key) + len(title) + 3
+        if used + cost > width:
+            continue
+        used += cost
+        pieces.append((key, title))
+    out = [cell(" ")]
+    for key, title in pieces:
+        out += [cell(key, "key"), cell(f" {title}  ", "footer")]
+    return tuple(out)
+
+
+def message_line(words: str, style: str, width: int) -> Line:
+    """One sentence in the place of the keys."""
+    return line(cell(" "), cell(cut(cell(words).text, max(1, width - 2)), style))
+
+

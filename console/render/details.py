@@ -1,0 +1,80 @@
+"""One shard in full: what was planned, what its agent says, what its engine reported, how it ended."""
+
+from __future__ import annotations
+
+from console.render.cells import Line, Look, cell, line
+from console.render.plan import layers_of, wrapped
+from console.render.shards import last_words
+from console.render.values import ago, clock, duration, number, size
+from console.render.words import state_cell
+
+from backend.api import Exit, FleetState, Shard, ShardView
+
+
+def find_shard(state: FleetState, node_id: str) -> ShardView | None:
+    """The shard in this slot, if any agent reports one."""
+    for view in state.replicas.values():
+        for each in view.shards:
+            if each.shard.node_id == node_id:
+                return each
+    return None
+
+
+def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[Line]:
+    """Everything known of one shard."""
+    view = find_shard(state, node_id)
+    if view is None:
+        return [line(f" {node_id} is no longer there.")]
+    shard = view.shard
+    out = [
+        line(cell(f" {node_id}  ", "name"), state_cell(view.state), f"  {ago(shard.since_unix_ms, look)}"),
+        line(f" {shard.role} on {shard.host}, device {shard.device}, layers {layers_of(shard.layers)}"),
+        line(f" {shard.engine} {shard.release}   {shard.model}:{shard.profile_name}"),
+        line(
+            f" load generation {shard.load_generation}   node generation ",
+            cell(str(shard.node_generation), "plain" if view.generation == "equal" else "alarm"),
+        ),
+        line(f" ports {', '.join(map(str, shard.ports)) or 'none'}   advertises {shard.advertise or '?'}"),
+        line(f" operation {shard.op_id}"),
+    ]
+    if shard.identity is not None:
+        out.append(line(f" process {shard.identity.pid}, started at tick {shard.identity.start_ticks}"))
+    out += _memory_lines(view, shard)
+    if shard.exit is None:
+        out += wrapped(last_words(view, look), width, 1) if last_words(view, look) else []
+        return out
+    return out + _exit_lines(shard.exit, look, width)
+
+
+def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
+    bound = shard.bound
+    kind = "derived" if bound.derived else "estimated, and compared with nothing"
+    out = [
+        line(f" weights {number(bound.weights)}   KV {number(bound.kv)}   ({kind})   compute {size(bound.compute)}, an estimate")
+    ]
+    if view.reported is not None:
+        style = "alarm" if view.bound == "differs" else "plain"
+        out.append(line(" engine reported: weights ", cell(number(view.reported.weights), style), "   KV ",
+                        cell(number(view.reported.kv), style), f"   compute {size(view.reported.compute)}"))
+    measured = view.measurement
+    if measured is not None:
+        oldest = duration(measured.oldest_seconds)
+        out.append(line(f" measured: memory {size(measured.memory)}   in flight {number(measured.in_flight)}   oldest {oldest}"))
+    return out
+
+
+def _exit_lines(end: Exit, look: Look, width: int) -> list[Line]:
+    code = "?" if end.code is None else end.code
+    signal = "?" if end.signal is None else end.signal
+    out = [line(cell(f" ended {clock(end.at_unix_ms, look)}: ", "alarm"), cell(end.words, "alarm"),
+                f"   code {code}   signal {signal}")]
+    if end.log_tail:
+        out.append(line(cell(" its last lines", "head")))
+    for text in end.log_tail:
+        out += wrapped(text, width, 2)
+    return out
+
+
+def log_lines(text: str, width: int) -> list[Line]:
+    """Engine output as lines that fit, control characters made visible."""
+    return [each for row in text.splitlines() for each in wrapped(row, width, 1)]

@@ -1,0 +1,94 @@
+"""A drain in numbers: how much is in flight, how old the oldest is, how much time is left, and who counted."""
+
+from __future__ import annotations
+
+from console.render.cells import Line, Look, cell, line
+from console.render.plan import wrapped
+from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
+
+from backend.api import ReplicaView
+
+
+def parse_deadline(text: str) -> float | None:
+    """Seconds of ``2:00``, ``1:30:00`` or ``90``; None for anything else, and for nothing at all."""
+    parts = text.strip().split(":")
+    if not 1 <= len(parts) <= 3 or not all(part.isdecimal() and len(part) <= 6 for part in parts):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return float(seconds) if seconds else None
+
+
+def at_deadline_words(choice: str) -> str:
+    """What happens when the time is over and requests are still in flight."""
+    return "stop it and cut what is in flight" if choice == "stop" else "give up and leave it serving"
+
+
+def spread(view: ReplicaView) -> str:
+    """How many ranks on how many hosts."""
+    hosts = len({each.shard.host for each in view.shards})
+    return f"{plural(view.world_size, 'rank')} on {plural(hosts, 'host')}"
+
+
+def source_words(view: ReplicaView, look: Look) -> str:
+    """Where the counts come from and how fresh they are; unknown is said, never shown as 0."""
+    if not view.source:
+        return "nobody counts the requests of this replica"
+    if is_overdue(view.measured_at, look):
+        return f"from {view.source}, {age_note(view.measured_at, look)}"
+    return f"from {view.source}"
+
+
+def counts_line(view: ReplicaView, look: Look) -> Line:
+    """The two counts of what is in flight now."""
+    style = "old" if is_overdue(view.measured_at, look) else "value"
+    in_flight, oldest = number(view.in_flight), duration(view.oldest_seconds)
+    if view.in_flight == 0:
+        oldest = "-"
+    return line(
+        "  in flight ",
+        cell(in_flight, "unknown" if in_flight == "?" else style),
+        "   oldest ",
+        cell(oldest, "unknown" if oldest == "?" else style),
+        "   queue ",
+        cell(number(view.queued), "unknown" if view.queued is None else style),
+    )
+
+
+def before_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
+    """What a drain would start from."""
+    out = [line(cell(f" {view.id}", "name"), f"   {spread(view)}"), counts_line(view, look)]
+    return out + wrapped(source_words(view, look), width, 2, "note")
+
+
+def live_lines(view: ReplicaView | None, replica: str, look: Look, width: int) -> list[Line]:
+    """A drain under way, or how it ended."""
+    if view is None:
+        return [line(cell(f" {replica} is gone: every agent saw its exit.", "state.ready"))]
+    drain = view.drain
+    out = [line(cell(f" {view.id}", "name"), f"   {spread(view)}   ", cell(view.state.value, "state.busy"))]
+    if drain is None:
+        if view.state.value in ("stopped", "failed"):
+            return [*out, *wrapped(view.words or f"The replica is {view.state.value}.", width, 2)]
+        return [*out, counts_line(view, look), line(cell("  The drain has not reached an agent yet.", "unknown"))]
+    if drain.outcome:
+        style = "state.ready" if drain.outcome == "done" else "state.warn"
+        out.append(line("  The drain ended: ", cell(drain.outcome, style)))
+        return [*out, counts_line(view, look), *wrapped(source_words(view, look), width, 2, "note")]
+    out.append((*counts_line(view, look), cell("   left "), cell(countdown(view.drain_left_ms), "value")))
+    out += wrapped(source_words(view, look), width, 2, "note")
+    out += wrapped(f"at the deadline: {at_deadline_words(drain.at_deadline)}", width, 2)
+    gate = drain.admission_closed_by
+    closed = f"admission is closed by {gate}" if gate else "admission is open: new requests may come"
+    out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
+    began = coarse((look.now_ms - drain.at_unix_ms) / 1000)
+    reason = f", because {drain.why}" if drain.why else ""
+    return out + wrapped(f"by {drain.by}{reason}, last changed {began} ago", width, 2, "note")
+
+
+def cuts_words(view: ReplicaView | None) -> str:
+    """What a stop right now would cut."""
+    if view is None or view.in_flight is None:
+        return "an unknown number of requests"
+    return plural(view.in_flight, "request")

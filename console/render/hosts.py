@@ -1,0 +1,118 @@
+"""The hosts of the fleet as rows, and one host in full."""
+
+from __future__ import annotations
+
+from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
+from console.render.values import age_note, ago, duration, number, size
+from console.render.words import state_cell
+
+from backend.api import FleetState, HostView
+
+COLUMNS = (
+    Column("HOST", least=4),
+    Column("STATE"),
+    Column("SHARDS", "right", drop=3),
+    Column("DEVICES", drop=1, flex=True, least=8),
+    Column("FREE", "right", drop=2),
+    Column("CLOCK", "right", drop=4),
+    Column("", flex=True, least=6),
+)
+CLOCK_WARNING_MS = 1000
+"""A clock that is further off than this is loud."""
+
+
+def clock_cell(offset_ms: int | None) -> Cell:
+    """How far the agent's clock is from ours: quiet within a second."""
+    if offset_ms is None:
+        return right("?", "unknown")
+    if abs(offset_ms) < CLOCK_WARNING_MS:
+        return right("=", "quiet")
+    return right(f"{offset_ms / 1000:+.1f} s", "state.warn")
+
+
+def _live_shards(view: HostView) -> int:
+    ended = ("stopped", "failed", "reserved")
+    return sum(1 for shard in view.entities.shards.values() if shard.state not in ended)
+
+
+def host_words(view: HostView, look: Look) -> str:
+    """Why a host is not live, what it refuses, how long it has been silent."""
+    notes = [view.words]
+    if view.facts is not None and view.facts.refuses_loads:
+        notes.append(f"refuses loads: {view.facts.refuses_loads}")
+    if view.state.value == "live":
+        notes.append(age_note(view.heard_at, look))
+    return "  ".join(note for note in notes if note)
+
+
+def host_cells(view: HostView, look: Look) -> Line:
+    """One host: is it there, what it runs, what it has."""
+    facts = view.facts
+    if facts is None:
+        shards, devices, free = right("?", "unknown"), cell("?", "unknown"), right("?", "unknown")
+    else:
+        shards = right(_live_shards(view))
+        devices = cell(" ".join(device.name for device in facts.devices) or "none")
+        free = right(size(sum(device.free for device in facts.devices)))
+    return (
+        cell(view.host, "name"),
+        state_cell(view.state.value),
+        shards,
+        devices,
+        free,
+        clock_cell(view.clock_offset_ms),
+        cell(host_words(view, look), "note" if view.state.value == "live" else "state.warn"),
+    )
+
+
+def host_table(state: FleetState, look: Look) -> Table:
+    """All hosts, in the order of their names."""
+    rows = tuple(Row(view.host, host_cells(view, look)) for _, view in sorted(state.hosts.items()))
+    return Table(COLUMNS, rows, "This context names no host.")
+
+
+def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
+    """Everything known of one host."""
+    view = state.hosts.get(host)  # type: ignore[call-overload]
+    if view is None:
+        return [line(f"{host} is no longer in this context.")]
+    lines = [
+        line(cell(view.host, "name"), "  ", state_cell(view.state.value), "  ", cell(view.address, "note")),
+        line(host_words(view, look)),
+        line(f"agent {view.agent_version or '?'}   epoch {view.agent_epoch or '?'}   revision {view.revision}"),
+        line(f"journal {view.journal_id or '?'}   at record {number(view.head_seq)}"),
+        line(
+            f"round trip {duration(None if view.round_trip_ms is None else view.round_trip_ms / 1000)}   clock ",
+            clock_cell(view.clock_offset_ms),
+        ),
+    ]
+    lines += _fact_lines(view)
+    lines += [
+        line(cell("hold ", "state.warn"), f"{hold.kind} of {hold.node_id}, until {hold.until or 'proven free'}")
+        for hold in view.entities.holds.values()
+    ]
+    lines += [line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present]
+    return [each for each in lines if any(piece.text for piece in each)]
+
+
+def _fact_lines(view: HostView) -> list[Line]:
+    facts = view.facts
+    if facts is None:
+        return [line(cell("No facts yet: this host has not reported since the console started.", "unknown"))]
+    low, high = facts.ports
+    lines = [
+        line(f"advertises {facts.advertise or '?'}   ports {low}-{high}, {len(facts.ports_in_use)} in use"),
+        line(f"{facts.cpu_count} processors   memory {size(facts.memory_free)} free of {size(facts.memory_total)}"),
+        line(f"models in {', '.join(facts.model_roots) or 'no folder'}   journal {facts.journal}"),
+    ]
+    for device in facts.devices:
+        lines.append(
+            line(
+                cell(f"device {device.name}", "name"),
+                f"  {device.kind}  {size(device.free)} free of {size(device.total)}, "
+                f"{size(device.committed)} promised  {device.words}".rstrip(),
+            )
+        )
+    for engine in facts.engines:
+        lines.append(line(cell(f"engine {engine.engine}", "name"), f"  {engine.release}  {engine.folder}  {engine.words}"))
+    return lines

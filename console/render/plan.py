@@ -1,0 +1,156 @@
+"""A plan as lines: what a load would do, what speaks against it, and how long it may take."""
+
+from __future__ import annotations
+
+import textwrap
+
+from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, fit_columns, line, natural_widths, pad, right
+from console.render.values import clock, duration, generation, number, plural, size
+
+from backend.api import FleetState, Plan, PlannedShard
+
+COLUMNS = (
+    Column("RANK", "right"),
+    Column("HOST"),
+    Column("DEVICE"),
+    Column("LAYERS", "right"),
+    Column("MEMORY", "right"),
+    Column("PORTS", drop=2),
+    Column("DERIVED BOUND", "right"),
+    Column("LARGEST RESULT", drop=1, flex=True, least=6),
+)
+
+
+def short(digest: str) -> str:
+    """The part of a plan's digest that a person compares: ``7f3a-c901``."""
+    return f"{digest[:4]}-{digest[4:8]}"
+
+
+def layers_of(layers: tuple[int, int] | None) -> str:
+    """A half-open range of layers as people count it, or ``none``."""
+    return "none" if layers is None else f"{layers[0]}-{layers[1] - 1}"
+
+
+def _ports(ports: tuple[int, ...]) -> str:
+    if not ports:
+        return "none"
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
+
+
+def _free(shard: PlannedShard, state: FleetState | None) -> str:
+    host = None if state is None else state.hosts.get(shard.host)
+    facts = None if host is None else host.facts
+    device = None if facts is None else next((d for d in facts.devices if d.name == shard.device), None)
+    return "" if device is None else f" of {size(device.free)}"
+
+
+def _result(shard: PlannedShard) -> Cell:
+    bound = shard.bound
+    if not bound.result:
+        return cell("none", "quiet")
+    if not bound.limit:
+        return cell(size(bound.result))
+    if bound.result > bound.limit:
+        return cell(f"{size(bound.result)} over {size(bound.limit)}", "alarm")
+    return cell(f"{size(bound.result)} fits {size(bound.limit)}")
+
+
+def plan_table(plan: Plan, state: FleetState | None) -> Table:
+    """The shards of a plan in rank order."""
+    rows = tuple(
+        Row(
+            shard.node_id,
+            (
+                right(shard.rank),
+                cell(shard.host, "name"),
+                cell(shard.device),
+                right(layers_of(shard.layers), "plain" if shard.layers else "quiet"),
+                right(f"{size(shard.bound.memory)}{_free(shard, state)}"),
+                cell(_ports(shard.ports)),
+                right(f"{'' if shard.bound.derived else 'estimate '}{number(shard.bound.compared)}"),
+                _result(shard),
+            ),
+        )
+        for shard in plan.shards
+    )
+    return Table(COLUMNS, rows)
+
+
+def table_as_lines(table: Table, look: Look, width: int, indent: int = 1) -> list[Line]:
+    """A table as styled lines, for pages that scroll as a whole."""
+    widths = fit_columns(table.columns, natural_widths(table), width - indent)
+    heads = tuple(cell(column.title, "head", column.align) for column in table.columns)
+    out: list[Line] = []
+    for cells in (heads, *(row.cells for row in table.rows)):
+        pieces = [cell(" " * indent)]
+        for piece, each in zip(cells, widths, strict=True):
+            if each:
+                pieces += [cell(pad(piece, each, look.glyphs.ellipsis), piece.style), cell("  ")]
+        out.append(tuple(pieces[:-1]))
+    return out
+
+
+def wrapped(text: str, width: int, indent: int, style: str = "plain") -> list[Line]:
+    """A long text over as many lines as it takes, each behind the same indent."""
+    safe = cell(text).text
+    rows = textwrap.wrap(safe, max(16, width - indent - 1)) or [""]
+    return [line(cell(" " * indent), cell(row, style)) for row in rows]
+
+
+def takes_up_to(plan: Plan) -> str:
+    """The longest that the load may take, as the sum of its phases with their formulas."""
+    total = sum(bound.seconds for bound in plan.phases)
+    parts = ", ".join(f"{bound.phase} {duration(bound.seconds)} ({bound.formula})" for bound in plan.phases)
+    return f"Takes up to {duration(total)}: {parts}." if parts else "No time bound is planned."
+
+
+def finding_lines(plan: Plan, width: int) -> list[Line]:
+    """What the guards saw: refusals first, each with both values and what to do."""
+    out: list[Line] = []
+    for finding in sorted(plan.findings, key=lambda each: each.severity != "refuse"):
+        style = "alarm" if finding.severity == "refuse" else "state.warn"
+        out.append(
+            line(cell(f" {finding.severity:<7}", style), cell(f"{finding.id}  ", "name"), cell(finding.subject, "name"))
+        )
+        out += wrapped(f"{finding.found}; expected {finding.expected}. {finding.remedy}", width, 9)
+    return out
+
+
+def _derivation_lines(plan: Plan, width: int) -> list[Line]:
+    """The terms behind the bounds, one block per different derivation."""
+    out: list[Line] = []
+    seen: dict[tuple[str, ...], list[int]] = {}
+    for shard in plan.shards:
+        terms = tuple(f"{term.name} {number(term.value)} {term.unit} ({term.source})" for term in shard.bound.terms)
+        if terms:
+            seen.setdefault(terms, []).append(shard.rank)
+    for terms, ranks in seen.items():
+        out.append(line(cell(f" {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}", "name")))
+        for term in terms:
+            out += wrapped(term, width, 3, "note")
+    return out
+
+
+def plan_lines(plan: Plan, state: FleetState | None, look: Look, width: int, *, derivation: bool = False) -> list[Line]:
+    """The whole plan as a person should read it before confirming it."""
+    refusals = sum(1 for finding in plan.findings if finding.severity == "refuse")
+    out: list[Line] = [
+        line(
+            cell(f" {plan.replica}", "name"),
+            f"  {plan.model}:{plan.profile_name}  {plan.engine}  generation {generation(plan.load_generation, look)}"
+            f"  facts as of {clock(plan.made_unix_ms, look)}",
+        )
+    ]
+    out += table_as_lines(plan_table(plan, state), look, width)
+    if derivation:
+        out += _derivation_lines(plan, width)
+    out += finding_lines(plan, width)
+    passed = [f"{each.host}: {each.reason}" for each in plan.candidates if not each.chosen]
+    if passed:
+        out += wrapped(f"not chosen  {'   '.join(passed)}", width, 1, "note")
+    out += wrapped(takes_up_to(plan), width, 1)
+    hosts = plural(len(plan.hosts), "host")
+    out += wrapped(f"{plural(len(plan.shards), 'shard')} on {hosts}. Replaces nothing. Cuts no stream.", width, 1)
+    if refusals:
+        out += wrapped(f"Load refused by {plural(refusals, 'finding')}. It cannot be confirmed.", width, 1, "alarm")
+    return out

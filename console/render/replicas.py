@@ -1,0 +1,76 @@
+"""The replicas of the fleet as rows."""
+
+from __future__ import annotations
+
+from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, right
+from console.render.values import age_note, agreement, counted, countdown, generation, is_overdue, number, rate
+from console.render.words import ENDED, state_cell
+
+from backend.api import FleetState, ReplicaView
+
+COLUMNS = (
+    Column("REPLICA", least=9),
+    Column("STATE"),
+    Column("GENERATION", drop=4),
+    Column("RANKS", "right", drop=1),
+    Column("TOK/S", "right", drop=3),
+    Column("IN FLIGHT", "right"),
+    Column("QUEUE", "right", drop=2),
+    Column("BOUND"),
+    Column("", flex=True, least=6),
+)
+
+
+def replica_cells(view: ReplicaView, look: Look) -> Line:
+    """One replica: who, what state, which generation, how many ranks, and what it serves."""
+    state = view.state.value
+    suffix = f" ({view.unknown_targets} unknown)" if view.unknown_targets else ""
+    return (
+        cell(view.id, "name"),
+        state_cell(state, suffix),
+        cell(generation(view.load_generation or None, look)),
+        right(f"{view.ranks_ready}/{view.world_size}", "plain" if view.ranks_ready == view.world_size else "state.warn"),
+        *_serving(view, look),
+        cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
+        cell(note_of(view, look), "note"),
+    )
+
+
+def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
+    if view.state.value in ENDED:
+        return (right("-", "quiet"), right("-", "quiet"), right("-", "quiet"))
+    is_old = is_overdue(view.measured_at, look)
+    return (
+        counted(rate(view.tokens_per_second), is_old=is_old),
+        counted(number(view.in_flight), is_old=is_old),
+        counted(number(view.queued), is_old=is_old),
+    )
+
+
+def note_of(view: ReplicaView, look: Look) -> str:
+    """What else must be known: the time a drain has left, the age of overdue counts, the reason for the state."""
+    notes = []
+    if view.drain is not None and not view.drain.outcome:
+        notes.append(countdown(view.drain_left_ms))
+    if view.state.value not in ENDED and (age := age_note(view.measured_at, look)):
+        notes.append(age)
+    if view.words:
+        notes.append(view.words)
+    return "  ".join(notes)
+
+
+def replica_table(state: FleetState, look: Look) -> Table:
+    """All replicas, in the order of their names."""
+    rows = tuple(Row(view.id, replica_cells(view, look)) for _, view in sorted(state.replicas.items()))
+    return Table(COLUMNS, rows, empty_words(state))
+
+
+def empty_words(state: FleetState) -> str:
+    """What to do about a fleet in which nothing is loaded."""
+    if not state.hosts:
+        return "This context names no host. Add one to contexts.toml, or start a local fleet: ringtop up"
+    if not any(host.state.value == "live" for host in state.hosts.values()):
+        return "No host answers yet. The hosts panel says why (h)."
+    if not state.models:
+        return f"Nothing is loaded, and the catalog names no model. {state.catalog_words}".rstrip()
+    return "Nothing is loaded. L loads a model."

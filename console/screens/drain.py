@@ -1,0 +1,172 @@
+"""Drain: a deadline and what happens at it, then the three numbers live. Leaving the dialog leaves the drain."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from console.actions import Danger
+from console.render.cells import Look, cell, line
+from console.render.drain import at_deadline_words, before_lines, cuts_words, live_lines, parse_deadline
+from console.render.plan import wrapped
+from console.screens.dialog import CANCEL, Dialog
+from console.widgets.fields import Choice, Field, Toggle
+from console.widgets.lines import LineView
+
+from backend.api import ChangeDrainRequest, FleetState, ReplicaView, StartDrainRequest
+
+DEFAULT_DEADLINE = "2:00"
+EXTEND_SECONDS = 60.0
+
+
+def find_replica(state: FleetState | None, replica: str) -> ReplicaView | None:
+    """The replica of this name, if it is still there."""
+    if state is None:
+        return None
+    return next((each for each in state.replicas.values() if each.id == replica), None)
+
+
+class DrainDialog(Dialog):
+    """Start a drain of one replica, which is fixed when the dialog opens."""
+
+    danger: Danger = "write"
+
+    def __init__(self, replica: str) -> None:
+        super().__init__((CANCEL, Choice("drain", "y", "Drain")))
+        self._replica = replica
+
+    def title_words(self) -> str:
+        """Whom it empties."""
+        return f"drain {self._replica}"
+
+    def body(self) -> ComposeResult:
+        """The numbers now, then deadline, what happens at it, and who closed admission."""
+        yield LineView(self.painter, id="numbers", classes="lines")
+        with Horizontal(classes="field"):
+            yield LineView(self.painter, id="label-deadline", classes="label")
+            yield Field(DEFAULT_DEADLINE, id="deadline", restrict=r"[0-9:]*")
+        with Horizontal(classes="field"):
+            yield LineView(self.painter, id="label-then", classes="label")
+            yield Toggle(self.painter, (("give-up", "give up"), ("stop", "stop it")), id="then")
+        with Horizontal(classes="field"):
+            yield LineView(self.painter, id="label-gate", classes="label")
+            yield Field(id="gate", hint="nobody; or who keeps new requests away")
+        yield LineView(self.painter, id="effect", classes="lines")
+
+    def on_mount(self) -> None:
+        """Labels first."""
+        for name, words in (("deadline", "deadline"), ("then", "at the deadline"), ("gate", "admission closed by")):
+            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
+        super().on_mount()
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """The numbers move while a person thinks."""
+        view = find_replica(state, self._replica)
+        if view is None:
+            self.show_lines("#numbers", [line(cell(f" {self._replica} is no longer there.", "alarm"))])
+        else:
+            self.show_lines("#numbers", before_lines(view, look, self.text_width))
+        seconds = parse_deadline(self.query_one("#deadline", Field).value)
+        self.choices.set_choices((CANCEL, Choice("drain", "y", "Drain", enabled=view is not None and seconds is not None)))
+        self.show_lines("#effect", wrapped(self._effect(seconds, view), self.text_width, 1))
+
+    def _effect(self, seconds: float | None, view: ReplicaView | None) -> str:
+        if seconds is None:
+            return "The deadline must be minutes and seconds like 2:00, or seconds like 90."
+        then = self.query_one("#then", Toggle).value
+        gate = self.query_one("#gate", Field).value.strip()
+        words = f"Stops {self._replica} when nothing is in flight. At the deadline: {at_deadline_words(then)}."
+        if then == "stop":
+            words += f" Now that would cut {cuts_words(view)}."
+        return words if gate else f"{words} Admission stays open: new requests may keep it busy."
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Say again what would happen."""
+        self._rewrite()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter goes on to the next field and confirms nothing."""
+        event.stop()
+        self.focus_next()
+
+    def on_toggle_changed(self, event: Toggle.Changed) -> None:
+        """Say again what would happen."""
+        self._rewrite()
+
+    def taken(self, choice: Choice) -> None:
+        """Start the drain, and follow it."""
+        seconds = parse_deadline(self.query_one("#deadline", Field).value)
+        view = find_replica(self.console.state, self._replica)
+        if seconds is None or view is None:
+            return
+        request = StartDrainRequest(
+            replica=view.id,
+            deadline_seconds=seconds,
+            at_deadline="stop" if self.query_one("#then", Toggle).value == "stop" else "give-up",
+            admission_closed_by=self.query_one("#gate", Field).value.strip(),
+        )
+        if self.console.submit(request) is None:
+            self.dismiss()
+        else:
+            self.app.switch_screen(DrainView(self._replica))
+
+
+class DrainView(Dialog):
+    """A drain under way: in flight, oldest, left, and who counted."""
+
+    def __init__(self, replica: str) -> None:
+        super().__init__(self._choices_for("cuts ?"))
+        self._replica = replica
+        self._asks_force = False
+
+    def title_words(self) -> str:
+        """Whom it empties."""
+        return f"draining {self._replica}"
+
+    def body(self) -> ComposeResult:
+        """The numbers, and the question before a force."""
+        yield LineView(self.painter, id="numbers", classes="lines")
+        yield LineView(self.painter, id="question", classes="lines")
+
+    @staticmethod
+    def _choices_for(cuts: str) -> tuple[Choice, ...]:
+        return (
+            Choice("cancel", "escape", "back, the drain goes on"),
+            Choice("extend", "e", "extend 1 min"),
+            Choice("force", "f", f"force now ({cuts})"),
+            Choice("stop-draining", "x", "cancel the drain"),
+        )
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """Draw the numbers again; choices that make no sense any more go away."""
+        view = find_replica(state, self._replica)
+        self.show_lines("#numbers", live_lines(view, self._replica, look, self.text_width))
+        runs = view is not None and view.drain is not None and not view.drain.outcome
+        if self._asks_force:
+            words = f"Force stops {self._replica} now and cuts {cuts_words(view)}."
+            self.show_lines("#question", wrapped(words, self.text_width, 1, "alarm"))
+            self.choices.set_choices((CANCEL, Choice("force-now", "y", "Force now", enabled=runs, style="danger")))
+            return
+        self.show_lines("#question", [])
+        if runs:
+            count = "?" if view is None or view.in_flight is None else view.in_flight
+            self.choices.set_choices(self._choices_for(f"cuts {count}"))
+        else:
+            self.choices.set_choices((Choice("cancel", "escape", "Close"),))
+
+    def taken(self, choice: Choice) -> None:
+        """Change the drain; a force is asked for once more."""
+        view = find_replica(self.console.state, self._replica)
+        if view is None:
+            return
+        if choice.id == "force":
+            self._asks_force = True
+        elif choice.id == "force-now":
+            self._asks_force = False
+            self.console.submit(ChangeDrainRequest(replica=view.id, action="force"))
+        elif choice.id == "extend":
+            self.console.submit(ChangeDrainRequest(replica=view.id, action="extend", extend_seconds=EXTEND_SECONDS))
+        else:
+            self.console.submit(ChangeDrainRequest(replica=view.id, action="cancel"))
+        self._rewrite()

@@ -1,0 +1,211 @@
+"""A table whose cursor stands on an entity, never on a row number. Repaints only the cells that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.events import Resize
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.render.cells import Row, Table, cell, fit_columns, line_text, natural_widths, pad
+from console.render.journal import matcher
+from console.widgets.paint import Painter
+
+_GAP = 2
+
+
+class Grid(Widget, can_focus=True):
+    """Rows under the keys of their entities. When the entity under the cursor goes, its neighbour gets the cursor."""
+
+    class Moved(Message):
+        """The cursor stands on another entity."""
+
+        def __init__(self, grid: Grid, key: str | None) -> None:
+            super().__init__()
+            self.grid = grid
+            self.key = key
+
+    def __init__(self, painter: Painter, *, id: str | None = None) -> None:
+        super().__init__(id=id, markup=False)
+        self._painter = painter
+        self._table = Table((), ())
+        self._rows: tuple[Row, ...] = ()
+        self._natural: tuple[int, ...] = ()
+        self._widths: tuple[int, ...] = ()
+        self._top = 0
+        self._base: Style | None = None
+        self.cursor_key: str | None = None
+        self.filter_text = ""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows that the filter lets through."""
+        return self._rows
+
+    @property
+    def hidden_rows(self) -> int:
+        """How many rows do not fit on the screen."""
+        return max(0, len(self._rows) - self._room)
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def set_table(self, table: Table) -> None:
+        """Show these rows. The cursor stays on its entity, wherever that stands now."""
+        before, before_top, before_cursor = self._rows, self._top, self.cursor_key
+        is_other_shape = table.columns != self._table.columns or table.empty != self._table.empty
+        self._table = table
+        self._rows = self._filtered(table.rows)
+        self._keep_cursor(before)
+        is_other_shape = self._measure() or is_other_shape
+        if is_other_shape or self._top != before_top or (not before) != (not self._rows):
+            self.refresh()
+        else:
+            self._refresh_changed(before, before_cursor)
+        if self.cursor_key != before_cursor:
+            self.post_message(self.Moved(self, self.cursor_key))
+
+    def set_filter(self, text: str) -> None:
+        """Show only rows that hold these words."""
+        self.filter_text = text.strip()
+        self.set_table(self._table)
+        self.refresh()
+
+    def _filtered(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        test = matcher(self.filter_text)
+        return rows if test is None else tuple(row for row in rows if test(_row_text(row)))
+
+    def _keep_cursor(self, before: Sequence[Row]) -> None:
+        keys = [row.key for row in self._rows]
+        if self.cursor_key not in keys:
+            was = next((index for index, row in enumerate(before) if row.key == self.cursor_key), 0)
+            self.cursor_key = keys[min(was, len(keys) - 1)] if keys else None
+        self._show_cursor()
+
+    def _show_cursor(self) -> None:
+        index = self._cursor_index()
+        last_top = max(0, len(self._rows) - self._room)
+        self._top = min(max(self._top, index - self._room + 1), max(0, index), last_top) if index >= 0 else 0
+
+    def _cursor_index(self) -> int:
+        return next((index for index, row in enumerate(self._rows) if row.key == self.cursor_key), -1)
+
+    def _measure(self) -> bool:
+        """Work out the columns again; widths only grow, so that values stay where they are. True when they moved."""
+        natural = natural_widths(self._table)
+        if len(natural) == len(self._natural):
+            natural = tuple(map(max, natural, self._natural))
+        self._natural = natural
+        widths = fit_columns(self._table.columns, natural, self.size.width - 1, _GAP) if natural else ()
+        moved, self._widths = widths != self._widths, widths
+        return moved
+
+    def _refresh_changed(self, before: Sequence[Row], before_cursor: str | None) -> None:
+        for y in range(self._room):
+            index = self._top + y
+            old = before[index] if index < len(before) else None
+            new = self._rows[index] if index < len(self._rows) else None
+            if old is None or new is None or old.key != new.key:
+                if old is not new:
+                    self.refresh(Region(0, y + 1, self.size.width, 1))
+            elif (old.key == before_cursor) != (new.key == self.cursor_key):
+                self.refresh(Region(0, y + 1, self.size.width, 1))
+            elif old.cells is not new.cells:
+                self._refresh_cells(y + 1, old, new)
+
+    def _refresh_cells(self, y: int, old: Row, new: Row) -> None:
+        x, first, end = 1, -1, 0
+        for width, one, other in zip(self._widths, old.cells, new.cells, strict=True):
+            if width and one != other:
+                first, end = (x if first < 0 else first), x + width
+            x += width + _GAP if width else 0
+        if first >= 0:
+            self.refresh(Region(first, y, end - first, 1))
+
+    def move_cursor(self, count: int) -> None:
+        """Move the cursor by so many rows, within the rows that there are."""
+        index = self._cursor_index()
+        if index >= 0:
+            self._stand_on(max(0, min(len(self._rows) - 1, index + count)))
+
+    def move_page(self, pages: int) -> None:
+        """Move by as many rows as are visible."""
+        self.move_cursor(pages * self._room)
+
+    def move_to_end(self, *, first: bool) -> None:
+        """Move to the first or to the last row."""
+        self.move_cursor(-len(self._rows) if first else len(self._rows))
+
+    def select(self, key: str) -> bool:
+        """Put the cursor on this entity; False when it is not among the rows."""
+        index = next((index for index, row in enumerate(self._rows) if row.key == key), None)
+        if index is None:
+            return False
+        self._stand_on(index)
+        return True
+
+    def _stand_on(self, index: int) -> None:
+        was, top = self._cursor_index(), self._top
+        if index == was:
+            return
+        self.cursor_key = self._rows[index].key
+        self._show_cursor()
+        if self._top != top:
+            self.refresh()
+        else:
+            for each in (was, index):
+                self.refresh(Region(0, each - top + 1, self.size.width, 1))
+        self.post_message(self.Moved(self, self.cursor_key))
+
+    def on_resize(self, event: Resize) -> None:
+        """Another width: columns are worked out anew, from what is shown now."""
+        self._natural = ()
+        self._measure()
+        self._show_cursor()
+
+    def notify_style_update(self) -> None:
+        """The style sheet says something else: colours are read again."""
+        self._base = None
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        """The headings, or one row."""
+        if self._base is None:
+            self._base = self.rich_style
+        base, width = self._base, self.size.width
+        if y == 0:
+            heads = Row("", tuple(cell(each.title, "head", each.align) for each in self._table.columns))
+            return Strip(self._segments(heads, " ", base, None)).adjust_cell_length(width, base)
+        index = self._top + y - 1
+        if index >= len(self._rows):
+            words = self._empty_words() if y == 1 else ""
+            return self._painter.strip((cell(" "), cell(words, "note")), width, base)
+        row = self._rows[index]
+        if row.key != self.cursor_key:
+            return Strip(self._segments(row, " ", base, None)).adjust_cell_length(width, base)
+        over = self._painter.style("cursor" if self.has_focus else "cursor.idle")
+        sign = self._painter.glyphs.cursor
+        return Strip(self._segments(row, sign, base, over)).adjust_cell_length(width, base + over)
+
+    def _empty_words(self) -> str:
+        return f"Nothing here matches {self.filter_text}; esc shows all." if self._table.rows else self._table.empty
+
+    def _segments(self, row: Row, sign: str, base: Style, over: Style | None) -> list[Segment]:
+        painter = self._painter
+        segments = [painter.segment(sign, "key", base, over)]
+        gap = ""
+        for piece, width in zip(row.cells, self._widths, strict=False):
+            if width:
+                segments.append(painter.segment(gap + pad(piece, width, painter.glyphs.ellipsis), piece.style, base, over))
+                gap = " " * _GAP
+        return segments
+
+
+def _row_text(row: Row) -> str:
+    return " ".join(line_text((piece,)) for piece in row.cells)

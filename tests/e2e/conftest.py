@@ -1,0 +1,34 @@
+"""Fixtures of the end-to-end tests: fleets that are gone afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.fleet import CATALOG, Fleet, port_blocks
+
+_BLOCKS = port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
+
+
+@pytest.fixture
+def make_fleet() -> Iterator[Callable[..., Fleet]]:
+    """Makes fleets whose agents are not started yet; every one is closed at the end."""
+    fleets: list[Fleet] = []
+
+    def make(catalog: str = CATALOG) -> Fleet:
+        fleets.append(Fleet(next(_BLOCKS), catalog))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
+
+
+@pytest.fixture
+def fleet(make_fleet: Callable[..., Fleet]) -> Fleet:
+    """Two running agents."""
+    made = make_fleet()
+    made.start()
+    return made
