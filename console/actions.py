@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from console.render.words import ENDED
-
 from backend.api import FleetState, ReplicaView
+from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
 Target = Literal["none", "replica", "shard", "host"]
@@ -99,31 +98,88 @@ def _has_replica(state: FleetState, selection: Selection) -> str | None:
 
 def _has_details(state: FleetState, selection: Selection) -> str | None:
     if selection.pane == "journal":
-        return "the journal shows whole lines; tab goes to a panel with details"
+        return None
     if selection.pane == "lower" and (selection.node_id or selection.host):
         return None
     return _has_replica(state, selection)
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("load", ("L",), "load", "Plan a load of a model; the plan is shown before anything happens.", "write",
-           "none", "load", _can_load, 1),
-    Action("drain", ("D",), "drain", "Empty the selected replica with a deadline, or watch the drain that runs.",
-           "write", "replica", "drain", _can_drain, 2),
-    Action("unload", ("U",), "unload", "Stop the selected replica now, whatever it serves. Its name must be typed.",
-           "danger", "replica", "unload", _can_unload, 3),
-    Action("test", ("t",), "test", "Send one short prompt through every rank of the selected replica.", "read",
-           "replica", "test", _can_test, 4),
-    Action("details", ("enter", "i"), "details", "Show the selected replica as a ring, or the selected shard or host.",
-           when=_has_details),
-    Action("ring", ("r",), "ring", "Show the selected replica as a ring, with the place where it is broken.", "read",
-           "replica", "show", _has_replica),
-    Action("operations", ("o",), "operations", "Show the loads, drains and unloads, and follow one.", twin="ops",
-           footer=5),
-    Action("drift", ("v",), "drift", "Show every pair of values that should be equal and is not.", twin="drift"),
-    Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="hosts", footer=6),
-    Action("filter", ("slash",), "filter", "Show only lines of this panel that hold these words; !word leaves out.",
-           footer=7),
+    Action(
+        "load",
+        ("L",),
+        "load",
+        "Plan a load of a model; the plan is shown before anything happens.",
+        danger="write",
+        twin="load",
+        when=_can_load,
+        footer=1,
+    ),
+    Action(
+        "drain",
+        ("D",),
+        "drain",
+        "Empty the selected replica with a deadline, or watch the drain that runs.",
+        danger="write",
+        target="replica",
+        twin="drain",
+        when=_can_drain,
+        footer=2,
+    ),
+    Action(
+        "unload",
+        ("U",),
+        "unload",
+        "Stop the selected replica now, whatever it serves. Its name must be typed.",
+        danger="danger",
+        target="replica",
+        twin="unload",
+        when=_can_unload,
+        footer=3,
+    ),
+    Action(
+        "test",
+        ("t",),
+        "test",
+        "Send one short prompt through every rank of the selected replica.",
+        target="replica",
+        twin="test",
+        when=_can_test,
+        footer=4,
+    ),
+    Action(
+        "details",
+        ("enter", "i"),
+        "details",
+        "Show the selected replica as a ring, the shard or host under the cursor, or whole journal lines.",
+        when=_has_details,
+    ),
+    Action(
+        "ring",
+        ("r",),
+        "ring",
+        "Show the selected replica as a ring, with the place where it is broken.",
+        target="replica",
+        twin="ls shards",
+        when=_has_replica,
+    ),
+    Action(
+        "operations",
+        ("o",),
+        "operations",
+        "Show the loads, drains and unloads, and follow one.",
+        twin="ls operations",
+        footer=5,
+    ),
+    Action("drift", ("v",), "drift", "Show every pair of values that should be equal and is not."),
+    Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="ls hosts", footer=6),
+    Action(
+        "filter",
+        ("slash",),
+        "filter",
+        "Show only lines of this panel that hold these words; !word leaves out.",
+        footer=7,
+    ),
     Action("unfilter", ("escape",), "show all", "Take the filter of this panel away."),
     Action("command", ("colon",), "command", "Type an action by its name, like :drain tiny-1.", footer=8),
     Action("help", ("question_mark", "f1"), "help", "Show every key and its one-shot command.", footer=9),
@@ -136,7 +192,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("page-up", ("pageup",), "page up", "One screen up."),
     Action("first", ("g", "home"), "first", "Go to the first line."),
     Action("last", ("G", "end"), "last", "Go to the last line; the journal follows again."),
-    Action("follow", ("F",), "follow", "Let the journal stand still, or follow again."),
+    Action("follow", ("F",), "follow", "Let the journal stand still, or follow again.", twin="journal"),
 )
 """Every action of the console, in the order of the help."""
 

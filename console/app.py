@@ -15,6 +15,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import Event, Key, Paste
 
+from backend.api import Answer, FleetState, Request, SubmitRefused
 from console.actions import BY_ID, Selection, parse_command, refusal
 from console.handlers import HANDLERS
 from console.render.cells import Look
@@ -23,8 +24,6 @@ from console.screens.dialog import Dialog
 from console.screens.main import MainScreen
 from console.theming import Palette, choose_palette
 from console.widgets.paint import Painter
-
-from backend.api import Answer, FleetState, Request
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -139,8 +138,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
             return None
         try:
             op_id = self._backend.submit(request)
-        except (RuntimeError, ValueError, PermissionError) as problem:
-            self.say(str(problem) or type(problem).__name__, "message.alarm")
+        except SubmitRefused as problem:
+            self.say(str(problem), "message.alarm")
             return None
         self._awaited[op_id] = (request, on_answer)
         return op_id
@@ -181,7 +180,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             _, on_answer = self._awaited.pop(op_id)
             if on_answer is not None:
                 on_answer(answer)
-            elif answer.words:
+            elif answer.words and answer.words != op_id:
                 self.say(answer.words, "message" if answer.exit_code == 0 else "message.alarm")
 
     # --- the one dispatch point -----------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, and an unknown name is answered with the names that exist."""
-        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+        if not ctx.resilient_parsing and args and not args[0].startswith("-") and args[0] not in _COMMANDS:
             from console.commands.exits import no_such
 
             raise no_such("command", args[0], _COMMANDS)
@@ -185,3 +185,7 @@ def _crash_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_state_path("ringtop")) / "crashes"
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ from console.actions import Selection
 from console.render.drift import drift_lines
 from console.render.help import help_lines
 from console.render.hosts import host_page
+from console.render.journal import journal_page
 from console.render.ring import ring_lines
 from console.screens.drain import DrainDialog, DrainView, find_replica
 from console.screens.leave import QuitDialog
@@ -49,7 +50,10 @@ def _ring(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str
 
 
 def _details(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
-    if selection.node_id is not None:
+    if selection.pane == "journal":
+        entries = tuple(main.visible_journal())
+        app.push_screen(Page("journal, as it stood", lambda state, look, width: journal_page(entries, look, width)))
+    elif selection.node_id is not None:
         app.push_screen(ShardPage(selection.node_id))
     elif selection.host is not None:
         host = selection.host

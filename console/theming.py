@@ -12,9 +12,13 @@ from textual.color import ColorParseError
 from textual.theme import Theme
 
 STYLE_NAMES = frozenset(
-    "plain quiet unknown old note name value head title header header.warn header.alarm context rule rule.focus "
-    "rule.title rule.title.focus key footer message message.warn message.alarm banner cursor cursor.idle alarm danger "
-    "choice choice.focus choice.off state.ready state.quiet state.busy state.warn state.alarm".split()
+    {
+        *("plain", "quiet", "unknown", "old", "note", "name", "value", "head", "title", "key", "alarm", "danger"),
+        *("header", "header.warn", "header.alarm", "context", "banner", "footer"),
+        *("rule", "rule.focus", "rule.title", "rule.title.focus", "cursor", "cursor.idle"),
+        *("message", "message.warn", "message.alarm", "choice", "choice.focus", "choice.off"),
+        *("state.ready", "state.quiet", "state.busy", "state.warn", "state.alarm"),
+    }
 )
 """Every style name. One that a theme leaves out looks like the part before its last dot, at last like ``plain``."""
 
@@ -39,8 +43,8 @@ class Palette:
 
 def bare_palette() -> Palette:
     """What is left when no theme could be read: the terminal's own colours, every style plain but the cursor."""
-    colours = {"background": "ansi_default", "foreground": "ansi_default", "surface": "ansi_default"}
-    framework = Theme(name="bare", primary="ansi_blue", ansi=True, **colours)
+    own = "ansi_default"
+    framework = Theme(name="bare", primary="ansi_blue", ansi=True, background=own, foreground=own, surface=own)
     return Palette("bare", framework, {"cursor": Style(reverse=True), "alarm": Style(bold=True)})
 
 

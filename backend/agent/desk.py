@@ -173,7 +173,11 @@ class Desk:
             connection.say(Subscribed(outcome="ok", from_seq=start), command.op_id)
             connection.stream_from(start)
             return
-        outcome = journal.resolve(command.cursor)
+        try:
+            outcome = journal.resolve(command.cursor)
+        except ValueError as error:
+            connection.say(Refused(op_id=command.op_id, code="E_INVALID", words=str(error)), command.op_id)
+            return
         connection.say(
             Subscribed(
                 outcome=outcome.outcome,

@@ -135,8 +135,11 @@ async def _run_probe(command: list[str], seconds: float) -> bytes | None:
 
 
 def _collect(pid: int) -> bool:
-    """Reap a probe of ours if it has ended."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    """Reap a probe of ours; False while it has not ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True  # somebody else reaped it
 
 
 def read_nvidia() -> GpuReading:

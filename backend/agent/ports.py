@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hmac
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -100,7 +101,13 @@ def _bind_words(address: str, port: int, refused: OSError) -> str:
         return f"{address} is no address of this host, so nothing can listen there. Check advertise in agent.toml"
     if refused.errno == errno.EACCES:
         return f"port {port} at {address} may only be bound by root"
-    return f"port {port} at {address} cannot be bound: {refused.strerror}"
+    return f"port {port} at {address} cannot be bound: {_reason(refused)}"
+
+
+def _reason(refused: OSError) -> str:
+    """The system's words; asyncio replaces them with its own, and a name that does not resolve has none."""
+    is_system = refused.errno is not None and refused.errno > 0
+    return os.strerror(refused.errno) if is_system else (refused.strerror or str(refused))
 
 
 def ephemeral_range(proc: Path = PROC) -> tuple[int, int]:
@@ -173,7 +180,7 @@ async def dial_nonce(address: str, port: int, nonce: str, seconds: float) -> str
                 try:
                     return await _dial_once(address, port, nonce)
                 except OSError as refused:
-                    last = refused.strerror or str(refused)
+                    last = _reason(refused)
                     await asyncio.sleep(DIAL_PAUSE_SECONDS)
     except TimeoutError:
         return f"{address}:{port} was not reached within {seconds:g} s: {last}"

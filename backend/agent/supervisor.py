@@ -164,8 +164,9 @@ async def wait_ended(identity: ProcessIdentity, folder: Path) -> tuple[int | Non
 
 def send_signal(identity: ProcessIdentity, signum: int) -> bool:
     """Signal every live process of the run, after comparing identities. False when none of them was left to signal."""
+    members = group_members(identity)  # before the leader is gone: after it, its descendants are nobody's
     led = signal_group(identity, signum)
-    others = [member for member in group_members(identity) if not (led and member.group == identity.pid)]
+    others = [member for member in members if not (led and member.group == identity.pid)]
     return any([led, *(signal_one(member, signum) for member in others)])
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from backend.contract.numbers import check_u64
+from backend.contract.numbers import check_port, check_u64
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
 
@@ -52,6 +52,10 @@ class Subscribe(Command, frozen=True, kw_only=True, tag="journal.subscribe"):
     cursor: str | None = None
     tail: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("tail", self.tail)
+
 
 class InspectModel(Command, frozen=True, kw_only=True, tag="model.inspect"):
     """Read a model file's header under the agent's model roots."""
@@ -73,6 +77,10 @@ class ProbeListen(Command, frozen=True, kw_only=True, tag="probe.listen"):
     nonce: str
     seconds: float = 5.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_port("port", self.port)
+
 
 class ProbeDial(Command, frozen=True, kw_only=True, tag="probe.dial"):
     """Dial an address of another host and expect it to answer ``nonce``."""
@@ -81,6 +89,10 @@ class ProbeDial(Command, frozen=True, kw_only=True, tag="probe.dial"):
     port: int
     nonce: str
     seconds: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_port("port", self.port)
 
 
 class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
@@ -145,6 +157,10 @@ class Unload(Command, frozen=True, kw_only=True, tag="unload"):
     by: str
     why: str = ""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("node_generation", self.node_generation, least=1)
+
 
 class StartDrain(Command, frozen=True, kw_only=True, tag="drain.start"):
     """Begin to empty a replica at this agent. ``deadline_seconds`` counts from its arrival."""
@@ -156,6 +172,10 @@ class StartDrain(Command, frozen=True, kw_only=True, tag="drain.start"):
     deadline_seconds: float
     at_deadline: Literal["stop", "give-up"] = "give-up"
     admission_closed_by: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("load_generation", self.load_generation, least=1)
 
 
 class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
@@ -191,6 +211,10 @@ class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
     generation: LoadGeneration | None = None
     offset: int = -16_384
     limit: int = 65_536
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("limit", self.limit)
 
 
 AnyCommand = (

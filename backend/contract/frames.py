@@ -23,7 +23,13 @@ _MIN_I64 = -(2**63)
 
 
 class FrameError(ValueError):
-    """A frame that is refused; the message names the offending field or value."""
+    """A frame that is refused; the message names the offending field or value.
+
+    It is cut at 1000 characters: it may quote the frame, and travels back in one.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words if len(words) <= 1000 else f"{words[:1000]}…")
 
 
 def decode_frame(text: str) -> dict[str, Any]:

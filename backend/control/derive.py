@@ -1,4 +1,4 @@
-"""What a replica is, worked out from what every host last said. Pure, and the same in whatever order the hosts spoke."""
+"""What a replica is, worked out from what every host last said. Pure, and the same in whatever order they spoke."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def find_model(models: dict[str, ModelView], name: str) -> ModelView | None:
 
 
 def _reported(ring: _Ring, rank: int) -> Buffers | None:
-    """What rank 0 said it allocated for a rank. Silent about a rank that it listed others beside means nothing there."""
+    """What rank 0 said it allocated for a rank; a rank left out of its list took nothing."""
     leader = ring.leader
     if leader is None or not leader.shard.buffers:
         return None

@@ -11,10 +11,8 @@ from backend.control.views import Drift, ModelView, ReplicaView, ShardView
 _LIVE_LESS = ("stopped", "failed")
 
 
-def derive_drifts(
-    replica: ReplicaView, models: dict[str, ModelView], boots: dict[HostId, str]
-) -> tuple[Drift, ...]:
-    """Every drift of one replica's live shards, in rank order. ``boots`` are the boot ids: equal ones are one machine."""
+def derive_drifts(replica: ReplicaView, models: dict[str, ModelView], boots: dict[HostId, str]) -> tuple[Drift, ...]:
+    """Every drift of one replica's live shards, in rank order. Equal boot ids in ``boots`` are one machine."""
     live = [shard for shard in replica.shards if shard.state not in _LIVE_LESS]
     found = [drift for shard in live for drift in _of_shard(replica, shard)]
     found += _releases(live)
@@ -49,7 +47,7 @@ def _of_shard(replica: ReplicaView, view: ShardView) -> list[Drift]:
                     f"Rank {shard.rank} runs in another shape than was planned and checked; "
                     "its memory may not fit under load."
                 ),
-                remedy=f"Compare the profile with the log of {shard.node_id}, correct it, then load {replica.id} again.",
+                remedy=f"Compare the profile with the log of {shard.node_id}, correct it, load {replica.id} again.",
             )
         )
     return drifts

@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,7 @@ def read_operation(path: Path) -> OperationView:
     return view_of(operation, steps, owned=lambda: has_owner(path))
 
 
-def view_of(operation: Operation, steps: tuple[Step, ...], owned: Any) -> OperationView:
+def view_of(operation: Operation, steps: tuple[Step, ...], owned: Callable[[], bool]) -> OperationView:
     """The operation as everybody sees it; ``owned`` is asked only while it has not ended."""
     end = steps[-1] if steps and steps[-1].what == ENDED else None
     code = end.exit_code if end is not None else None
@@ -258,11 +258,11 @@ class LedgerReader:
 def _parse(path: Path, data: bytes) -> tuple[Operation, tuple[Step, ...], int]:
     """The operation, its steps, and how many bytes of the file are whole lines. A cut last line is left out."""
     whole = data.rfind(b"\n") + 1
-    lines = list(_numbered(data[:whole]))
+    lines = data[:whole].split(b"\n")[:-1]
     if not lines:
         raise LedgerError(f"{path}: it holds no operation, so nothing was ever sent for it.")
     try:
-        operation = msgspec.json.decode(lines[0][1], type=Operation)
+        operation = msgspec.json.decode(lines[0], type=Operation)
         if operation.format != FORMAT:
             raise LedgerError(f"{path}: its format is {operation.format}; this ringtop reads {FORMAT}.")
         if f"{operation.op_id}{SUFFIX}" != path.name:
@@ -270,16 +270,12 @@ def _parse(path: Path, data: bytes) -> tuple[Operation, tuple[Step, ...], int]:
     except (msgspec.DecodeError, ValueError) as error:
         raise LedgerError(f"{path}: line 1 is damaged: {error}.") from error
     steps = []
-    for number, line in lines[1:]:
+    for number, line in enumerate(lines[1:], start=2):
         try:
             steps.append(msgspec.json.decode(line, type=Step))
         except (msgspec.DecodeError, ValueError) as error:
             raise LedgerError(f"{path}: line {number} is damaged: {error}.") from error
     return operation, tuple(steps), whole
-
-
-def _numbered(data: bytes) -> Iterator[tuple[int, bytes]]:
-    return enumerate(data.splitlines(), start=1)
 
 
 def _lock(fd: int, path: Path) -> None:

@@ -401,7 +401,7 @@ class Link:
         if batch.records[0].seq > self._next_seq:
             self._cursor = None
             raise ConnectionEnded(
-                f"journal records {self._next_seq} to {batch.records[0].seq - 1} were never sent; a new report is needed"
+                f"journal records {self._next_seq} to {batch.records[0].seq - 1} never came; a new report is needed"
             )
         self._next_seq = max(self._next_seq, batch.records[-1].seq + 1)
 

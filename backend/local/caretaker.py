@@ -7,7 +7,6 @@ left behind is watched, not started a second time.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import select
@@ -206,6 +205,8 @@ def _wait_for_end(handle: int, seconds: float) -> bool:
 
 def main() -> int:
     """Entry point of ``python -m backend.local.caretaker``."""
+    import argparse  # the fleet's other modules are imported by every command, and none of them reads a command line
+
     parser = argparse.ArgumentParser(prog="ringtop caretaker", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--home", required=True, type=Path, help="the folder with the local fleet")
     return Caretaker(Layout(parser.parse_args().home.resolve())).run()

@@ -16,22 +16,25 @@ from backend.contract.plans import Profile
 from backend.planning.engines import RULES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MODEL_KEYS = {"path": "text", "aliases": "list of texts", "engine": "text", "profiles": "table"}
+_TEXT, _INTEGER, _FLAG, _TABLE = "a text", "an integer", "true or false", "a table"
+_TEXTS, _INTEGERS = "a list of texts", "a list of integers"
+_ITEMS = {_TEXTS: _TEXT, _INTEGERS: _INTEGER}
+_MODEL_KEYS = {"path": _TEXT, "aliases": _TEXTS, "engine": _TEXT, "profiles": _TABLE}
 _PROFILE_KEYS = {
-    "ranks": "integer",
-    "hosts": "list of texts",
-    "device": "text",
-    "split": "list of integers",
-    "context": "integer",
-    "sequences": "integer",
-    "n_batch": "integer",
-    "n_ubatch": "integer",
-    "threads": "integer",
-    "port": "integer",
-    "exact_build": "true or false",
-    "options": "table",
+    "ranks": _INTEGER,
+    "hosts": _TEXTS,
+    "device": _TEXT,
+    "split": _INTEGERS,
+    "context": _INTEGER,
+    "sequences": _INTEGER,
+    "n_batch": _INTEGER,
+    "n_ubatch": _INTEGER,
+    "threads": _INTEGER,
+    "port": _INTEGER,
+    "exact_build": _FLAG,
+    "options": _TABLE,
 }
-_TYPES = {bool: "true or false", int: "integer", float: "decimal number", str: "text", list: "list", dict: "table"}
+_FOUND = {bool: _FLAG, int: _INTEGER, float: "a decimal number", str: _TEXT, list: "a list", dict: _TABLE}
 
 
 class CatalogError(ValueError):
@@ -108,12 +111,12 @@ def parse_catalog(text: str, name: str) -> Catalog:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{name} is not TOML: {error}") from error
-    top = _table(name, "the top level", raw, {"models": "table"})
+    top = _table(name, "the top level", raw, {"models": _TABLE})
     models: dict[str, ModelEntry] = {}
     for model, value in top.get("models", {}).items():
         where = f"[models.{model}]"
         _check_name(name, where, model)
-        models[model] = _model(name, where, model, _typed(name, where, model, value, "table"))
+        models[model] = _model(name, where, model, _typed(name, where, model, value, _TABLE))
     _check_aliases(name, models)
     return Catalog(name, models)
 
@@ -136,7 +139,7 @@ def _model(name: str, where: str, model: str, raw: Mapping[str, Any]) -> ModelEn
     for profile, value in table.get("profiles", {}).items():
         inner = f"[models.{model}.profiles.{profile}]"
         _check_name(name, inner, profile)
-        profiles[profile] = _profile(name, inner, _typed(name, inner, profile, value, "table"))
+        profiles[profile] = _profile(name, inner, _typed(name, inner, profile, value, _TABLE))
     return ModelEntry(
         name=model,
         path=table["path"],
@@ -173,15 +176,13 @@ def _table(name: str, where: str, raw: Mapping[str, Any], keys: Mapping[str, str
 
 def _typed(name: str, where: str, key: str, value: Any, wanted: str) -> Any:
     """The value, when it is of the wanted type; of a list, when each element is."""
-    found = _TYPES.get(type(value), type(value).__name__)
-    if wanted.startswith("list of ") and found == "list":
+    found = _FOUND.get(type(value), f"a {type(value).__name__}")
+    if wanted in _ITEMS and isinstance(value, list):
         for index, item in enumerate(value):
-            _typed(name, where, f"{key}[{index}]", item, wanted.removeprefix("list of ").removesuffix("s"))
+            _typed(name, where, f"{key}[{index}]", item, _ITEMS[wanted])
         return value
     if found != wanted:
-        raise CatalogError(
-            f"{name} {where} {key} is {value!r}, a {found}; it must be a {wanted}".replace("a int", "an int")
-        )
+        raise CatalogError(f"{name} {where} {key} is {value!r}, which is {found}; it must be {wanted}")
     return value
 
 

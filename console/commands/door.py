@@ -5,25 +5,49 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-from console.commands.exits import BUG, INTERRUPTED, UNKNOWN, UNREACHABLE, CommandFailed, no_such, refused
+from console.commands.exits import BUG, DONE, INTERRUPTED, UNKNOWN, UNREACHABLE, CommandFailed, no_such, refused
 from console.commands.settings import Settings
 
 if TYPE_CHECKING:
-    from backend.api import Answer, AnyRequest, Backend, Context, FleetState, OperationStep, ReplicaView
+    from backend.api import (
+        Answer,
+        AnyRequest,
+        Backend,
+        Context,
+        FleetState,
+        OperationStep,
+        OperationView,
+        OpId,
+        ReplicaView,
+    )
+
+T = TypeVar("T")
 
 SETTLE_SECONDS = 15.0
 """How long the hosts may take to report before the command goes on without the silent ones."""
 ANSWER_SECONDS = 120.0
-"""How long a request that changes nothing may stay unanswered."""
+"""How long a request that starts no operation may stay unanswered."""
+_FILES_SECONDS = 2.0
 _PAUSE = 0.02
+
+
+class Interrupted(CommandFailed):
+    """A person stopped following an operation, which goes on."""
+
+    def __init__(self, op_id: OpId) -> None:
+        words = f"no longer following; it goes on in its own process, see it with: ringtop op show {op_id}"
+        super().__init__(INTERRUPTED, words, operation=op_id)
+        self.op_id = op_id
 
 
 def chosen_context(settings: Settings) -> Context:
     """The context that the options name, else the default one; read-only when either side says so."""
-    from backend.api import ContextError, load_context
     from msgspec.structs import replace
+
+    from backend.api import ContextError, load_context
 
     try:
         context = load_context(settings.context, settings.home)
@@ -41,7 +65,8 @@ def opened(settings: Settings) -> Iterator[Backend]:
     backend.start()
     try:
         backend.wait_settled(SETTLE_SECONDS)
-        state_of(backend)
+        # ledger and catalog are read in this order, beside the links
+        wait_for(backend, lambda state: state.models or state.catalog_words or None, _FILES_SECONDS)
         yield backend
     finally:
         backend.stop()
@@ -82,44 +107,105 @@ def replica_of(backend: Backend, name: str) -> ReplicaView:
     raise no_such("replica", name, (str(each) for each in state.replicas))
 
 
+def submit(backend: Backend, request: AnyRequest) -> OpId:
+    """Hand a request to the backend. Raises when it is not taken."""
+    from backend.api import SubmitRefused
+
+    try:
+        return backend.submit(request)
+    except SubmitRefused as error:
+        raise refused(str(error)) from error
+
+
 def ask(backend: Backend, request: AnyRequest, seconds: float = ANSWER_SECONDS) -> Answer:
-    """The answer of a request that is over at once; its own exit code is checked by ``settle``."""
-    op_id = backend.submit(request)
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = state_of(backend).answers.get(op_id)
-        if answer is not None and answer.done:
-            return answer
-        if time.monotonic() > deadline:
-            raise CommandFailed(UNKNOWN, f"no answer to {op_id} within {seconds:.0f} s; its outcome is unknown")
-        time.sleep(_PAUSE)
+    """The answer of a request that starts no operation; its own exit code is checked by ``settle``."""
+    op_id = submit(backend, request)
+    answer = wait_for(backend, lambda state: _answer_in(state, op_id), seconds)
+    if answer is None:
+        raise CommandFailed(UNKNOWN, f"no answer to {op_id} within {seconds:.0f} s; its outcome is unknown")
+    return answer
 
 
 def settle(answer: Answer) -> Answer:
     """The answer, or the error that it is."""
-    if answer.exit_code != 0:
+    if answer.exit_code != DONE:
         raise CommandFailed(answer.exit_code, answer.words, operation=answer.op_id, value=answer.value)
     return answer
 
 
-def follow(backend: Backend, request: AnyRequest, show: Callable[[OperationStep], None], goes_on: str) -> Answer:
-    """Submit a request that becomes an operation, show its steps as they come, and return how it ended.
+def wait_for(backend: Backend, look: Callable[[FleetState], T | None], seconds: float) -> T | None:
+    """What ``look`` finds in the first state in which it finds anything; None at the deadline."""
+    deadline = time.monotonic() + seconds
+    seen = None
+    while True:
+        state = state_of(backend)
+        if state is not seen:
+            seen = state
+            if (found := look(state)) is not None:
+                return found
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_PAUSE)
 
-    Ctrl-C ends the following and never the operation; ``goes_on`` says what goes on, with ``{op}`` for its id.
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request that becomes an operation ended; ``operation`` is None when there was nothing to do."""
+
+    op_id: OpId
+    words: str
+    operation: OperationView | None
+
+
+def follow(
+    backend: Backend, request: AnyRequest, *, show: Callable[[OperationStep], None], look: Callable[[FleetState], None]
+) -> Outcome:
+    """Submit a request that becomes an operation and follow that to its end.
+
+    ``show`` gets its steps as they come, ``look`` every state on the way. Raises the error of one that did not
+    succeed. Ctrl-C ends the following and never the operation: Interrupted says which one goes on.
     """
-    op_id = backend.submit(request)
+    op_id = submit(backend, request)
     shown = 0
+    seen = None
     try:
         while True:
             state = state_of(backend)
-            operation = state.operations.get(op_id)
-            if operation is not None:
-                for step in operation.steps[shown:]:
+            if state is not seen:
+                seen = state
+                look(state)
+                operation = state.operations.get(op_id)
+                for step in operation.steps[shown:] if operation is not None else ():
                     show(step)
-                shown = max(shown, len(operation.steps))
-            answer = state.answers.get(op_id)
-            if answer is not None and answer.done:
-                return answer
+                    shown += 1
+                if (outcome := _outcome(state, op_id)) is not None:
+                    return outcome
             time.sleep(_PAUSE)
     except KeyboardInterrupt:
-        raise CommandFailed(INTERRUPTED, goes_on.format(op=op_id), operation=op_id) from None
+        raise Interrupted(op_id) from None
+
+
+def _outcome(state: FleetState, op_id: OpId) -> Outcome | None:
+    answer = _answer_in(state, op_id)
+    if answer is None:
+        return None
+    settle(answer)
+    operation = state.operations.get(op_id)
+    if operation is None:
+        # an answer that names no operation found nothing to do; one that names it is ahead of its ledger file
+        return Outcome(op_id, answer.words, None) if answer.words != op_id else None
+    if operation.state == "running":
+        return None
+    code = operation.exit_code if operation.exit_code is not None else UNKNOWN
+    if code != DONE:
+        from console.commands.facts import operation_facts
+
+        raise CommandFailed(
+            code, operation.words or f"{op_id} is {operation.state}", operation=operation_facts(operation)
+        )
+    return Outcome(op_id, operation.words, operation)
+
+
+def _answer_in(state: FleetState, op_id: OpId) -> Answer | None:
+    answer = state.answers.get(op_id)
+    return answer if answer is not None and answer.done else None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from console.commands.door import ask, opened, replica_of, settle, state_of
+from console.commands.door import Interrupted, Outcome, ask, follow, opened, replica_of, settle
 from console.commands.exits import DONE, INTERRUPTED, CommandFailed, refused
-from console.commands.output import look_for, print_json, say
+from console.commands.output import look_for, print_json, say, show_step
 from console.commands.settings import Duration, Settings, fleet_command
 
 if TYPE_CHECKING:
-    from backend.api import Answer, AnyRequest, Backend, FleetState
-
-_PAUSE = 0.05
+    from backend.api import AnyRequest, Backend, FleetState
 
 
 @click.command()
@@ -62,11 +59,11 @@ def drain(
             admission_closed_by=admission_closed_by,
             why=why,
         )
-        answer = settle(follow_drain(backend, settings, view.id, request))
+        outcome = follow_drain(backend, settings, view.id, request)
     if settings.as_json:
-        print_json({"replica": replica, "operation": answer.op_id, "words": answer.words})
+        print_json({"replica": replica, "operation": outcome.op_id, "words": outcome.words})
     else:
-        say(answer.words or f"{replica} is drained and stopped.")
+        say(outcome.words or f"{replica} is drained and stopped.")
     return DONE
 
 
@@ -83,24 +80,22 @@ def _change(backend: Backend, settings: Settings, replica: str, extend: float | 
     return DONE
 
 
-def follow_drain(backend: Backend, settings: Settings, replica: str, request: AnyRequest) -> Answer:
-    """Submit a drain and print its three numbers whenever they change, until it has ended."""
-    op_id = backend.submit(request)
+def follow_drain(backend: Backend, settings: Settings, replica: str, request: AnyRequest) -> Outcome:
+    """Start a drain and print its three numbers whenever they change, until it has ended."""
     said = ""
+
+    def look(state: FleetState) -> None:
+        nonlocal said
+        words = "" if settings.as_json else _numbers(state, settings, replica)
+        if words and words != said:
+            say(words)
+            said = words
+
     try:
-        while True:
-            state = state_of(backend)
-            words = "" if settings.as_json else _numbers(state, settings, replica)
-            if words and words != said:
-                say(words)
-                said = words
-            answer = state.answers.get(op_id)
-            if answer is not None and answer.done:
-                return answer
-            time.sleep(_PAUSE)
-    except KeyboardInterrupt:
+        return follow(backend, request, show=show_step(settings), look=look)
+    except Interrupted as stopped:
         words = f"the drain of {replica} goes on at its agents; end it with: ringtop drain {replica} --cancel"
-        raise CommandFailed(INTERRUPTED, words, operation=op_id) from None
+        raise CommandFailed(INTERRUPTED, words, operation=stopped.op_id) from None
 
 
 def _numbers(state: FleetState, settings: Settings, replica: str) -> str:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from backend.api import Backend, JournalLine
 
 _BATCH = 1000
-_PAUSE = 0.1
+_PAST_SECONDS = 5.0
+_PAUSE = 0.05
 
 
 @click.command()
@@ -30,9 +31,9 @@ _PAUSE = 0.1
 def journal(settings: Settings, tail: int, *, follow: bool) -> int:
     """Print the newest journal records of all hosts in the order of their time."""
     with opened(settings) as backend:
+        require_a_host(state_of(backend))
+        lines = _up_to_now(backend)
         state = state_of(backend)
-        require_a_host(state)
-        lines = _everything(backend)
         newest = sorted(lines, key=lambda line: (line.record.at_unix_ms, line.index))[-tail:] if tail else []
         silent = silent_hosts(state)
         for host, words in silent.items():
@@ -44,11 +45,23 @@ def journal(settings: Settings, tail: int, *, follow: bool) -> int:
         return _follow(backend, settings, lines[-1].index if lines else 0)
 
 
-def _everything(backend: Backend) -> list[JournalLine]:
+def _up_to_now(backend: Backend) -> list[JournalLine]:
+    """What the hosts send of their past, once each live one has sent its newest record or takes too long."""
+    deadline = time.monotonic() + _PAST_SECONDS
     lines: list[JournalLine] = []
-    while batch := backend.journal(lines[-1].index if lines else 0, _BATCH):
-        lines += batch
-    return lines
+    while True:
+        while batch := backend.journal(lines[-1].index if lines else 0, _BATCH):
+            lines += batch
+        newest: dict[str, int] = {}
+        for line in lines:
+            newest[line.host] = max(newest.get(line.host, 0), line.record.seq)
+        live = [view for view in state_of(backend).hosts.values() if view.state.value == "live"]
+        late = [view.host for view in live if newest.get(view.host, 0) < view.head_seq]
+        if not late or time.monotonic() > deadline:
+            for host in late:
+                note(f"ringtop: {host} has not sent its newest records within {_PAST_SECONDS:.0f} s")
+            return lines
+        time.sleep(_PAUSE)
 
 
 def _follow(backend: Backend, settings: Settings, after: int) -> int:

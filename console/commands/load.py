@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.door import follow, opened, state_of
-from console.commands.exits import DONE, FAILED, REFUSED, CommandFailed, refused
-from console.commands.output import print_json, show_step
-from console.commands.plan import make_plan, read_plan, show_plan
+from console.commands.door import Outcome, follow, opened, silent_hosts, state_of, wait_for
+from console.commands.exits import DONE, REFUSED, UNKNOWN, CommandFailed, refused
+from console.commands.output import print_json, say, show_step
+from console.commands.plan import make_plan, saved_plan, show_plan
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
-    from backend.api import Answer, Backend, Plan
+    from backend.api import Backend, FleetState, Plan, ReplicaView
 
-GOES_ON = "the load goes on in its own process; see it with: ringtop op show {op}"
+_HEAR_SECONDS = 10.0
 
 
 @click.command()
@@ -44,14 +44,21 @@ def load(
         raise refused("name either a MODEL[:PROFILE] or a saved plan with --plan FILE")
     if plan_file is not None and hosts:
         raise refused("--host belongs to planning, and --plan FILE is planned already; leave one of them out")
-    saved = read_plan(plan_file) if plan_file else None
+    saved = saved_plan(plan_file) if plan_file else None
     with opened(settings) as backend:
         plan = saved or make_plan(backend, target or "", hosts)
         if not settings.as_json:
             show_plan(backend, settings, plan)
         confirm_plan(settings, plan, yes=yes)
-        answer = start_load(backend, settings, plan, keep_on_failure=keep_on_failure)
-        report_load(backend, settings, plan, answer)
+        outcome = start_load(backend, settings, plan, keep_on_failure=keep_on_failure)
+        view = loaded_replica(backend, plan)
+    if settings.as_json:
+        from console.commands.facts import operation_facts, replica_facts
+
+        operation = None if outcome.operation is None else operation_facts(outcome.operation)
+        print_json({"operation": operation, "replica": replica_facts(view)})
+    else:
+        say(f"{view.id} is ready at {view.endpoint}")
     return DONE
 
 
@@ -69,26 +76,25 @@ def confirm_plan(settings: Settings, plan: Plan, *, yes: bool) -> None:
         raise refused(f"{plan.replica} is not loaded: it was not confirmed")
 
 
-def start_load(backend: Backend, settings: Settings, plan: Plan, *, keep_on_failure: bool = False) -> Answer:
+def start_load(backend: Backend, settings: Settings, plan: Plan, *, keep_on_failure: bool = False) -> Outcome:
     """Load the plan under the digest that was shown, and follow the operation to its end."""
     from backend.api import StartLoad
 
     request = StartLoad(plan=plan, confirmed=plan.digest, keep_on_failure=keep_on_failure)
-    return follow(backend, request, show_step(settings), GOES_ON)
+    return follow(backend, request, show=show_step(settings), look=lambda state: None)
 
 
-def report_load(backend: Backend, settings: Settings, plan: Plan, answer: Answer) -> None:
-    """Print what was loaded. Raises with the words and the last lines of every failed rank when it was not."""
-    from console.commands.facts import operation_facts, replica_facts
+def loaded_replica(backend: Backend, plan: Plan) -> ReplicaView:
+    """The replica of a load that succeeded, as soon as this console has heard of it what the operation has."""
+    view = wait_for(backend, lambda state: _ready(state, plan), _HEAR_SECONDS)
+    if view is None:
+        silent = ", ".join(silent_hosts(state_of(backend))) or "none"
+        words = f"the load succeeded, and {plan.replica} is not ready as seen from here; silent hosts: {silent}"
+        raise CommandFailed(UNKNOWN, words)
+    return view
 
-    state = state_of(backend)
-    replica = state.replicas.get(plan.replica)
-    operation = state.operations.get(answer.op_id)
-    facts = {
-        "operation": None if operation is None else operation_facts(operation),
-        "replica": None if replica is None else replica_facts(replica),
-    }
-    if answer.exit_code != DONE:
-        raise CommandFailed(answer.exit_code or FAILED, answer.words, **facts)
-    if settings.as_json:
-        print_json(facts)
+
+def _ready(state: FleetState, plan: Plan) -> ReplicaView | None:
+    view = state.replicas.get(plan.replica)
+    is_ready = view is not None and view.load_generation == plan.load_generation and view.state.value == "ready"
+    return view if is_ready else None

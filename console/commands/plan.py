@@ -62,24 +62,19 @@ def show_plan(backend: Backend, settings: Settings, made: Plan, *, derivation: b
 
 def save_plan(made: Plan, path: Path) -> None:
     """Write the plan as JSON."""
-    import msgspec
+    from backend.api import write_plan
 
     try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+        write_plan(made, path)
     except OSError as error:
         raise refused(f"the plan cannot be saved as {path}: {error.strerror}") from error
 
 
-def read_plan(path: Path) -> Plan:
-    """A plan that was saved. Raises when it is none."""
-    import msgspec
-    from backend.api import Plan
+def saved_plan(path: Path) -> Plan:
+    """A plan that was saved. Raises when it is none, or was edited since."""
+    from backend.api import PlanUnreadable, read_plan
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
-    except OSError as error:
-        raise refused(f"the plan {path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise refused(
-            f"{path} is no plan of this ringtop: {error}. Make one with: ringtop plan MODEL:PROFILE -o {path}"
-        ) from error
+        return read_plan(path)
+    except PlanUnreadable as error:
+        raise refused(f"{error} Make one with: ringtop plan MODEL:PROFILE -o {path}") from error

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from console.commands.door import ask, opened, settle, state_of
+from console.commands.door import ask, follow, opened, settle, state_of, submit
 from console.commands.drain import follow_drain
 from console.commands.exits import DONE, FAILED, INTERRUPTED, REFUSED, UNKNOWN, CommandFailed, refused
-from console.commands.load import confirm_plan, start_load
-from console.commands.output import look_for, note, print_json, print_table, say
+from console.commands.load import confirm_plan, loaded_replica, start_load
+from console.commands.output import look_for, note, print_json, print_table, say, show_step
 from console.commands.plan import make_plan
 from console.commands.settings import Settings
 
@@ -96,7 +96,6 @@ def stop_everything(settings: Settings, fleet: LocalFleet) -> list[str]:
 
 def _rehearse(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
     from backend.api import StartDrainRequest, StartUnload, TestRequest
-
     from console.commands.facts import host_facts, replica_facts
 
     start_fleet(fleet)
@@ -124,9 +123,9 @@ def _rehearse(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
             admission_closed_by="ringtop up --once",
             why="ringtop up --once",
         )
-        settle(follow_drain(backend, settings, view.id, drain))
-        if view.id in state_of(backend).replicas:
-            settle(ask(backend, StartUnload(replica=view.id, why="ringtop up --once")))
+        follow_drain(backend, settings, view.id, drain)
+        unload = StartUnload(replica=view.id, why="ringtop up --once")
+        follow(backend, unload, show=show_step(settings), look=lambda state: None)
     return result
 
 
@@ -135,9 +134,11 @@ def _load(backend: Backend, settings: Settings, fleet: LocalFleet) -> tuple[Repl
     plan = make_plan(backend, fleet.target)
     confirm_plan(settings, plan, yes=True)
     begun = time.monotonic()
-    settle(start_load(backend, settings, plan))
+    operation = start_load(backend, settings, plan).operation
     seconds = time.monotonic() - begun
-    return state_of(backend).replicas[plan.replica], seconds
+    if operation is not None and operation.ended_unix_ms is not None:
+        seconds = (operation.ended_unix_ms - operation.started_unix_ms) / 1000
+    return loaded_replica(backend, plan), seconds
 
 
 def _show_ring(settings: Settings, view: ReplicaView, seconds: float) -> None:
@@ -162,7 +163,7 @@ def _unload_all(backend: Backend) -> list[ReplicaId]:
         for view in state.replicas.values():
             tries = asked.setdefault(view.id, [])
             if _is_answered(state, tries) and len(tries) < (_TRIES if _is_live(view) else 1):
-                tries.append(backend.submit(StartUnload(replica=view.id, why="ringtop down")))
+                tries.append(submit(backend, StartUnload(replica=view.id, why="ringtop down")))
                 waiting.append(f"the unload of {view.id}")
             elif _is_live(view):
                 waiting.append(f"{view.id} ({view.state.value})")

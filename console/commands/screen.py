@@ -49,7 +49,7 @@ def open_console(settings: Settings, looks: Looks) -> int:
     return run_console(
         Backend(chosen_context(settings)),
         ascii=settings.ascii or not speaks_utf8(),
-        mono=looks.mono or "NO_COLOR" in os.environ,
+        mono=looks.mono,
         slow=looks.slow,
         theme=looks.theme,
         mouse=looks.mouse,

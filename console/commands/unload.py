@@ -6,12 +6,10 @@ import sys
 
 import click
 
-from console.commands.door import follow, opened, replica_of, settle
+from console.commands.door import follow, opened, replica_of
 from console.commands.exits import DONE, refused
 from console.commands.output import print_json, say, show_step
 from console.commands.settings import Settings, fleet_command
-
-GOES_ON = "the unload goes on in its own process; see it with: ringtop op show {op}"
 
 
 @click.command()
@@ -28,11 +26,11 @@ def unload(settings: Settings, replica: str, why: str, *, yes: bool) -> int:
         if not yes:
             _confirm(settings, view.id, view.in_flight)
         request = StartUnload(replica=view.id, why=why)
-        answer = settle(follow(backend, request, show_step(settings), GOES_ON))
+        outcome = follow(backend, request, show=show_step(settings), look=lambda state: None)
     if settings.as_json:
-        print_json({"replica": replica, "operation": answer.op_id, "words": answer.words})
+        print_json({"replica": replica, "operation": outcome.op_id, "words": outcome.words})
     else:
-        say(answer.words or f"{replica} is unloaded.")
+        say(outcome.words or f"{replica} is unloaded.")
     return DONE
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from backend.api import FleetState
 from console.actions import ACTIONS, Selection, key_name, refusal
 from console.render.cells import Line, Look, cell, line, line_text
 from console.render.values import clock, plural
 from console.safe_text import cut, width_of
 
-from backend.api import FleetState
-
+_ALWAYS = ("help", "quit")
 STALLED_SECONDS = 2.0
 """A backend whose loop was silent for longer than this is said to be stalled."""
 
@@ -32,7 +32,10 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
     if state.drifts:
         pieces.append(cell(f"   {plural(len(state.drifts), 'drift')}", "header.alarm"))
     word = "live" if live else ("connecting" if state.hosts else "no hosts")
-    tail = [cell(f"{word}   ", "header" if live else "header.warn"), cell(f"{clock(look.now_ms, look, seconds=False)} ", "header")]
+    tail = [
+        cell(f"{word}   ", "header" if live else "header.warn"),
+        cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
+    ]
     room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
     return (*pieces, cell(" " * max(1, room), "header"), *tail)
 
@@ -48,7 +51,9 @@ def banner_words(state: FleetState | None, stamp: float, look: Look) -> str:
     return ""
 
 
-def rule_line(title: str, look: Look, width: int, *, note: str = "", focused: bool = False, note_style: str = "note") -> Line:
+def rule_line(
+    title: str, look: Look, width: int, *, note: str = "", focused: bool = False, note_style: str = "note"
+) -> Line:
     """A rule that names the panel below it; the panel with the keys is marked by a sign and a colour."""
     style = "rule.focus" if focused else "rule"
     sign = look.glyphs.cursor if focused else look.glyphs.rule
@@ -65,25 +70,19 @@ def rule_line(title: str, look: Look, width: int, *, note: str = "", focused: bo
 
 def footer_line(state: FleetState | None, selection: Selection, width: int) -> Line:
     """The keys that work now, in their order, as many as fit. ``? help`` names the others."""
-    pieces: list[tuple[str, str]] = []
-    used = 1
-    for action in sorted((each for each in ACTIONS if each.footer), key=lambda each: each.footer):
-        if refusal(action, state, selection) is not None:
-            continue
-        key, title = key_name(action.keys[0]), action.title
-        cost = len(key) + len(title) + 3
-        if used + cost > width:
-            continue
-        used += cost
-        pieces.append((key, title))
+    possible = [each for each in ACTIONS if each.footer and refusal(each, state, selection) is None]
+    room, kept = width - 1, []
+    for action in sorted(possible, key=lambda each: (each.id not in _ALWAYS, each.footer)):
+        cost = len(key_name(action.keys[0])) + len(action.title) + 3
+        if cost <= room + 2:  # the last one needs no blanks behind it
+            room -= cost
+            kept.append(action)
     out = [cell(" ")]
-    for key, title in pieces:
-        out += [cell(key, "key"), cell(f" {title}  ", "footer")]
+    for action in sorted(kept, key=lambda each: each.footer):
+        out += [cell(key_name(action.keys[0]), "key"), cell(f" {action.title}  ", "footer")]
     return tuple(out)
 
 
 def message_line(words: str, style: str, width: int) -> Line:
     """One sentence in the place of the keys."""
     return line(cell(" "), cell(cut(cell(words).text, max(1, width - 2)), style))
-
-

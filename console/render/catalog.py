@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from backend.api import FleetState
 from console.render.cells import Column, Row, Table, cell, right
 from console.render.values import number
-
-from backend.api import FleetState
 
 COLUMNS = (
     Column("MODEL"),

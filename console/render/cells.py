@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -85,6 +86,13 @@ def line(*pieces: Cell | str) -> Line:
     return tuple(piece if isinstance(piece, Cell) else cell(piece) for piece in pieces)
 
 
+def wrapped(text: str, width: int, indent: int, style: str = "plain") -> list[Line]:
+    """A long text over as many lines as it takes, each behind the same indent."""
+    safe = cell(text).text
+    rows = textwrap.wrap(safe, max(16, width - indent - 1)) or [""]
+    return [line(cell(" " * indent), cell(row, style)) for row in rows]
+
+
 def line_text(cells: Iterable[Cell]) -> str:
     """The words of a line without any style."""
     return "".join(piece.text for piece in cells)
@@ -106,8 +114,21 @@ def natural_widths(table: Table) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int = 2) -> tuple[int, ...]:
-    """The width of every column within ``width`` cells; 0 for a column that was dropped to make room."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The width of every column, 0 for one that was dropped to make room, and the blanks between two."""
+
+    widths: tuple[int, ...]
+    gap: int
+
+
+def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> Fit:
+    """Columns within ``width`` cells. Blanks between them are given up before a column is."""
+    fits = [_fit(columns, natural, width, gap) for gap in (2, 1)]
+    return fits[0] if fits[0].widths.count(0) == fits[1].widths.count(0) else fits[1]
+
+
+def _fit(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int) -> Fit:
     wanted = [min(n, column.least) if column.flex else n for column, n in zip(columns, natural, strict=True)]
     wanted = [max(w, column.least) for column, w in zip(columns, wanted, strict=True)]
     shown = [True] * len(columns)
@@ -125,17 +146,17 @@ def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int, g
             more = min(spare, max(0, natural[index] - wanted[index]))
             wanted[index] += more
             spare -= more
-    return tuple(w if keep else 0 for w, keep in zip(wanted, shown, strict=True))
+    return Fit(tuple(w if keep else 0 for w, keep in zip(wanted, shown, strict=True)), gap)
 
 
-def text_lines(table: Table, width: int, *, gap: int = 2, glyphs: Glyphs = UNICODE) -> list[str]:
+def text_lines(table: Table, width: int, *, glyphs: Glyphs = UNICODE) -> list[str]:
     """The table as plain lines for one-shot output: headings, then rows. Trailing blanks are left out."""
-    widths = fit_columns(table.columns, natural_widths(table), width, gap)
+    fit = fit_columns(table.columns, natural_widths(table), width)
     heads = tuple(cell(column.title, "head", column.align) for column in table.columns)
     out = []
     for cells in (heads, *(row.cells for row in table.rows)):
-        parts = [pad(piece, w, glyphs.ellipsis) for piece, w in zip(cells, widths, strict=True) if w]
-        out.append((" " * gap).join(parts).rstrip())
+        parts = [pad(piece, w, glyphs.ellipsis) for piece, w in zip(cells, fit.widths, strict=True) if w]
+        out.append((" " * fit.gap).join(parts).rstrip())
     if not table.rows and table.empty:
         out.append(table.empty)
     return out

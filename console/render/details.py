@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import layers_of, wrapped
+from backend.api import Exit, FleetState, Shard, ShardView
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.plan import layers_of
 from console.render.shards import last_words
 from console.render.values import ago, clock, duration, number, size
 from console.render.words import state_cell
-
-from backend.api import Exit, FleetState, Shard, ShardView
 
 
 def find_shard(state: FleetState, node_id: str) -> ShardView | None:
@@ -50,24 +49,43 @@ def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
     bound = shard.bound
     kind = "derived" if bound.derived else "estimated, and compared with nothing"
     out = [
-        line(f" weights {number(bound.weights)}   KV {number(bound.kv)}   ({kind})   compute {size(bound.compute)}, an estimate")
+        line(
+            f" weights {number(bound.weights)}   KV {number(bound.kv)}   ({kind})"
+            f"   compute {size(bound.compute)}, an estimate"
+        )
     ]
     if view.reported is not None:
         style = "alarm" if view.bound == "differs" else "plain"
-        out.append(line(" engine reported: weights ", cell(number(view.reported.weights), style), "   KV ",
-                        cell(number(view.reported.kv), style), f"   compute {size(view.reported.compute)}"))
+        out.append(
+            line(
+                " engine reported: weights ",
+                cell(number(view.reported.weights), style),
+                "   KV ",
+                cell(number(view.reported.kv), style),
+                f"   compute {size(view.reported.compute)}",
+            )
+        )
     measured = view.measurement
     if measured is not None:
         oldest = duration(measured.oldest_seconds)
-        out.append(line(f" measured: memory {size(measured.memory)}   in flight {number(measured.in_flight)}   oldest {oldest}"))
+        out.append(
+            line(
+                f" measured: memory {size(measured.memory)}   in flight {number(measured.in_flight)}   oldest {oldest}"
+            )
+        )
     return out
 
 
 def _exit_lines(end: Exit, look: Look, width: int) -> list[Line]:
     code = "?" if end.code is None else end.code
     signal = "?" if end.signal is None else end.signal
-    out = [line(cell(f" ended {clock(end.at_unix_ms, look)}: ", "alarm"), cell(end.words, "alarm"),
-                f"   code {code}   signal {signal}")]
+    out = [
+        line(
+            cell(f" ended {clock(end.at_unix_ms, look)}: ", "alarm"),
+            cell(end.words, "alarm"),
+            f"   code {code}   signal {signal}",
+        )
+    ]
     if end.log_tail:
         out.append(line(cell(" its last lines", "head")))
     for text in end.log_tail:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import wrapped
-from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
-
 from backend.api import ReplicaView
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
 
 
 def parse_deadline(text: str) -> float | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import wrapped
-
 from backend.api import Drift, FleetState
+from console.render.cells import Line, Look, cell, line, wrapped
 
 
 def drift_lines(state: FleetState, look: Look, width: int) -> list[Line]:
@@ -18,7 +16,11 @@ def drift_lines(state: FleetState, look: Look, width: int) -> list[Line]:
 def one_drift(drift: Drift, look: Look, width: int) -> list[Line]:
     """One drift over as many lines as its words take."""
     out: list[Line] = [
-        line(cell(f" {look.glyphs.differs} ", "alarm"), cell(f"{drift.subject}  ", "name"), cell(drift.what, "state.warn"))
+        line(
+            cell(f" {look.glyphs.differs} ", "alarm"),
+            cell(f"{drift.subject}  ", "name"),
+            cell(drift.what, "state.warn"),
+        )
     ]
     out += wrapped(drift.one, width, 5)
     out += wrapped(drift.other, width, 5)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from console.actions import ACTIONS, Action, Selection, key_name, refusal
-from console.render.cells import Line, cell, line
-from console.render.plan import wrapped
-
 from backend.api import FleetState
+from console.actions import ACTIONS, Action, Selection, key_name, refusal
+from console.render.cells import Line, cell, line, wrapped
 
 _GROUPS = (
     ("Changes to the fleet. Each opens a dialog first, and nothing happens on the first key.", ("write", "danger")),
@@ -27,13 +25,25 @@ def help_lines(state: FleetState | None, selection: Selection, width: int) -> li
         for action in (each for each in ACTIONS if each.danger in dangers):
             why = refusal(action, state, selection)
             style = "key" if why is None else "quiet"
-            out.append(line(cell(f"  {keys_of(action):<14}", style), cell(f":{action.id:<15}", "name" if why is None else "quiet"),
-                            cell(f"ringtop {action.twin}" if action.twin else "", "note")))
+            out.append(
+                line(
+                    cell(f"  {keys_of(action):<14}", style),
+                    cell(f":{action.id:<15}", "name" if why is None else "quiet"),
+                    cell(f"ringtop {action.twin}" if action.twin else "", "note"),
+                )
+            )
             out += wrapped(action.help, width, 17)
             if why is not None:
                 out += wrapped(why, width, 17, "note")
         out.append(line(""))
-    out += wrapped("= agrees with its twin. ? nobody knows. A value with an age was observed that long ago. "
-                   "! and !! mark warnings and alarms in the journal.", width, 1, "note")
-    out += wrapped("The mouse is left to your terminal, so that text can be selected; --mouse takes it.", width, 1, "note")
+    out += wrapped(
+        "= agrees with its twin. ? nobody knows. A value with an age was observed that long ago. "
+        "! and !! mark warnings and alarms in the journal.",
+        width,
+        1,
+        "note",
+    )
+    out += wrapped(
+        "The mouse is left to your terminal, so that text can be selected; --mouse takes it.", width, 1, "note"
+    )
     return out

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from backend.api import FleetState, HostView
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
 from console.render.values import age_note, ago, duration, number, size
 from console.render.words import state_cell
-
-from backend.api import FleetState, HostView
 
 COLUMNS = (
     Column("HOST", least=4),
@@ -91,7 +90,9 @@ def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
         line(cell("hold ", "state.warn"), f"{hold.kind} of {hold.node_id}, until {hold.until or 'proven free'}")
         for hold in view.entities.holds.values()
     ]
-    lines += [line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present]
+    lines += [
+        line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present
+    ]
     return [each for each in lines if any(piece.text for piece in each)]
 
 
@@ -114,5 +115,7 @@ def _fact_lines(view: HostView) -> list[Line]:
             )
         )
     for engine in facts.engines:
-        lines.append(line(cell(f"engine {engine.engine}", "name"), f"  {engine.release}  {engine.folder}  {engine.words}"))
+        lines.append(
+            line(cell(f"engine {engine.engine}", "name"), f"  {engine.release}  {engine.folder}  {engine.words}")
+        )
     return lines

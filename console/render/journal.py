@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from console.render.cells import Cell, Line, Look, cell
-from console.render.values import clock
-from console.safe_text import safe_text, width_of
+from collections.abc import Callable, Sequence
 
 from backend.api import JournalLine
+from console.render.cells import Cell, Line, Look, cell, line, wrapped
+from console.render.values import clock
+from console.safe_text import safe_text, width_of
 
 _LEVELS = {"info": ("  ", "note"), "warn": ("! ", "state.warn"), "alarm": ("!!", "state.alarm")}
 Widths = tuple[int, int, int]
@@ -52,6 +51,23 @@ def _column(text: str, style: str, width: int) -> Line:
     return (Cell(shown, style), cell(" " * (width - width_of(shown) + 1)))
 
 
+def journal_page(entries: Sequence[JournalLine], look: Look, width: int) -> list[Line]:
+    """Records in full: every word of each, and who caused it."""
+    out: list[Line] = []
+    for entry in entries:
+        mark, style = _LEVELS.get(entry.record.level, ("? ", "state.warn"))
+        by = f"  by {entry.record.by}" if entry.record.by else ""
+        out.append(
+            line(
+                cell(f" {clock(entry.record.at_unix_ms, look)}{mark}", style),
+                cell(f"{entry.host} {subject_of(entry)} ", "name"),
+                cell(f"{entry.record.kind}  record {entry.record.seq}{by}", "note"),
+            )
+        )
+        out += wrapped(entry.record.words, width, 12, "plain" if style == "note" else style)
+    return out
+
+
 def journal_text(entry: JournalLine) -> str:
     """The words of a line, for filters."""
     return f"{entry.host} {subject_of(entry)} {entry.record.kind} {entry.record.words} {entry.record.level}"
@@ -65,8 +81,8 @@ def matcher(text: str) -> Callable[[str], bool] | None:
     wanted = [word for word in words if not word.startswith("!")]
     unwanted = [word[1:] for word in words if word.startswith("!")]
 
-    def test(line: str) -> bool:
-        folded = line.casefold()
+    def test(text: str) -> bool:
+        folded = text.casefold()
         return all(word in folded for word in wanted) and not any(word in folded for word in unwanted)
 
     return test

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from console.render.cells import Column, Line, Look, Row, Table, cell, line
-from console.render.plan import wrapped
+from backend.api import FleetState, OperationView
+from console.render.cells import Column, Line, Look, Row, Table, cell, line, wrapped
 from console.render.values import clock, duration
 from console.render.words import state_cell
 from console.safe_text import safe_text, width_of
-
-from backend.api import FleetState, OperationView
 
 COLUMNS = (
     Column("STARTED"),
@@ -61,16 +59,22 @@ def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> li
     if view is None:
         return _answer_lines(state, op_id, width)
     out = [
-        line(cell(f" {view.kind} {view.subject}  ", "name"), state_cell(view.state), f"  by {view.by}"
-             f"  since {clock(view.started_unix_ms, look)}"
-             + (f"  took {_took(view)}" if view.ended_unix_ms is not None else "")),
+        line(
+            cell(f" {view.kind} {view.subject}  ", "name"),
+            state_cell(view.state),
+            f"  by {view.by}"
+            f"  since {clock(view.started_unix_ms, look)}"
+            + (f"  took {_took(view)}" if view.ended_unix_ms is not None else ""),
+        ),
         line(cell(f" {view.id}", "note"), cell(f"  generation {view.load_generation}" if view.load_generation else "")),
     ]
     if view.words:
         style = "alarm" if view.state in ("failed", "refused") else "plain"
         out += wrapped(view.words, width, 1, style)
     if view.state == "ownerless":
-        out += wrapped(f"Its process is gone. Any operator may go on: ringtop op resume {view.id}", width, 1, "state.warn")
+        out += wrapped(
+            f"Its process is gone. Any operator may go on: ringtop op resume {view.id}", width, 1, "state.warn"
+        )
     out.append(line(""))
     targets = max([6, *(width_of(safe_text(step.target)) for step in view.steps)])
     for step in view.steps:
@@ -102,10 +106,15 @@ def quit_lines(state: FleetState | None, width: int) -> list[Line]:
     out: list[Line] = []
     if running:
         out.append(line(" These operations go on in processes of their own:"))
-        out += [line(cell(f"   {each.kind} {each.subject}", "name"), cell(f"  {operation_words(each)}", "note")) for each in running]
-    drains = [] if state is None else [
-        each for each in state.replicas.values() if each.drain is not None and not each.drain.outcome
-    ]
+        out += [
+            line(cell(f"   {each.kind} {each.subject}", "name"), cell(f"  {operation_words(each)}", "note"))
+            for each in running
+        ]
+    drains = (
+        []
+        if state is None
+        else [each for each in state.replicas.values() if each.drain is not None and not each.drain.outcome]
+    )
     out += [line(cell(f"   the drain of {each.id}", "name"), " goes on at its agents") for each in drains]
     if not out:
         out.append(line(" Nothing is under way."))

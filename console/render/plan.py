@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, fit_columns, line, natural_widths, pad, right
-from console.render.values import clock, duration, generation, number, plural, size
-
 from backend.api import FleetState, Plan, PlannedShard
+from console.render.cells import (
+    Cell,
+    Column,
+    Line,
+    Look,
+    Row,
+    Table,
+    cell,
+    fit_columns,
+    line,
+    natural_widths,
+    pad,
+    right,
+    wrapped,
+)
+from console.render.values import clock, duration, generation, number, plural, size
 
 COLUMNS = (
     Column("RANK", "right"),
@@ -17,7 +28,7 @@ COLUMNS = (
     Column("MEMORY", "right"),
     Column("PORTS", drop=2),
     Column("DERIVED BOUND", "right"),
-    Column("LARGEST RESULT", drop=1, flex=True, least=6),
+    Column("RESULT", drop=1, flex=True, least=9),
 )
 
 
@@ -52,7 +63,7 @@ def _result(shard: PlannedShard) -> Cell:
         return cell(size(bound.result))
     if bound.result > bound.limit:
         return cell(f"{size(bound.result)} over {size(bound.limit)}", "alarm")
-    return cell(f"{size(bound.result)} fits {size(bound.limit)}")
+    return cell(f"{size(bound.result)} fits")
 
 
 def plan_table(plan: Plan, state: FleetState | None) -> Table:
@@ -78,23 +89,16 @@ def plan_table(plan: Plan, state: FleetState | None) -> Table:
 
 def table_as_lines(table: Table, look: Look, width: int, indent: int = 1) -> list[Line]:
     """A table as styled lines, for pages that scroll as a whole."""
-    widths = fit_columns(table.columns, natural_widths(table), width - indent)
+    fit = fit_columns(table.columns, natural_widths(table), width - indent)
     heads = tuple(cell(column.title, "head", column.align) for column in table.columns)
     out: list[Line] = []
     for cells in (heads, *(row.cells for row in table.rows)):
         pieces = [cell(" " * indent)]
-        for piece, each in zip(cells, widths, strict=True):
+        for piece, each in zip(cells, fit.widths, strict=True):
             if each:
-                pieces += [cell(pad(piece, each, look.glyphs.ellipsis), piece.style), cell("  ")]
+                pieces += [cell(pad(piece, each, look.glyphs.ellipsis), piece.style), cell(" " * fit.gap)]
         out.append(tuple(pieces[:-1]))
     return out
-
-
-def wrapped(text: str, width: int, indent: int, style: str = "plain") -> list[Line]:
-    """A long text over as many lines as it takes, each behind the same indent."""
-    safe = cell(text).text
-    rows = textwrap.wrap(safe, max(16, width - indent - 1)) or [""]
-    return [line(cell(" " * indent), cell(row, style)) for row in rows]
 
 
 def takes_up_to(plan: Plan) -> str:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from backend.api import FleetState, ReplicaView
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, right
-from console.render.values import age_note, agreement, counted, countdown, generation, is_overdue, number, rate
+from console.render.values import age_note, agreement, countdown, counted, generation, is_overdue, number, rate
 from console.render.words import ENDED, state_cell
 
-from backend.api import FleetState, ReplicaView
 
-COLUMNS = (
-    Column("REPLICA", least=9),
-    Column("STATE"),
-    Column("GENERATION", drop=4),
-    Column("RANKS", "right", drop=1),
-    Column("TOK/S", "right", drop=3),
-    Column("IN FLIGHT", "right"),
-    Column("QUEUE", "right", drop=2),
-    Column("BOUND"),
-    Column("", flex=True, least=6),
-)
+def replica_columns(look: Look) -> tuple[Column, ...]:
+    """The columns; a short generation has a short heading."""
+    return (
+        Column("REPLICA", least=9),
+        Column("STATE"),
+        Column("GENERATION" if look.wide else "GEN", drop=4),
+        Column("RANKS", "right", drop=1),
+        Column("TOK/S", "right", drop=3),
+        Column("IN FLIGHT", "right"),
+        Column("QUEUE", "right", drop=2),
+        Column("BOUND"),
+        Column("", flex=True, least=8),
+    )
 
 
 def replica_cells(view: ReplicaView, look: Look) -> Line:
@@ -29,7 +31,9 @@ def replica_cells(view: ReplicaView, look: Look) -> Line:
         cell(view.id, "name"),
         state_cell(state, suffix),
         cell(generation(view.load_generation or None, look)),
-        right(f"{view.ranks_ready}/{view.world_size}", "plain" if view.ranks_ready == view.world_size else "state.warn"),
+        right(
+            f"{view.ranks_ready}/{view.world_size}", "plain" if view.ranks_ready == view.world_size else "state.warn"
+        ),
         *_serving(view, look),
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
         cell(note_of(view, look), "note"),
@@ -62,7 +66,7 @@ def note_of(view: ReplicaView, look: Look) -> str:
 def replica_table(state: FleetState, look: Look) -> Table:
     """All replicas, in the order of their names."""
     rows = tuple(Row(view.id, replica_cells(view, look)) for _, view in sorted(state.replicas.items()))
-    return Table(COLUMNS, rows, empty_words(state))
+    return Table(replica_columns(look), rows, empty_words(state))
 
 
 def empty_words(state: FleetState) -> str:

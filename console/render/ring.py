@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import layers_of, wrapped
+from backend.api import FleetState, ReplicaView, ShardView
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.plan import layers_of
 from console.render.shards import last_words
 from console.render.values import ago, duration, generation, size
 from console.render.words import state_cell
 from console.safe_text import width_of
-
-from backend.api import FleetState, ReplicaView, ShardView
 
 _WHOLE = frozenset({"ready", "draining"})
 
@@ -23,7 +22,9 @@ def _canary_words(view: ReplicaView, look: Look) -> Line:
     if canary is None:
         return line(cell(" no canary has run", "unknown"))
     if canary.ok:
-        return line(cell(f" canary crossed every rank in {duration(canary.seconds)}, {ago(canary.at_unix_ms, look)}", "note"))
+        return line(
+            cell(f" canary crossed every rank in {duration(canary.seconds)}, {ago(canary.at_unix_ms, look)}", "note")
+        )
     return line(cell(f" canary failed {ago(canary.at_unix_ms, look)}: {canary.words}", "alarm"))
 
 

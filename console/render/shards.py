@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from backend.api import ReplicaView, ShardView
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, right
 from console.render.values import age_note, agreement, is_overdue, number, size
 from console.render.words import ENDED, state_cell
-
-from backend.api import ReplicaView, ShardView
 
 COLUMNS = (
     Column("RANK", "right"),

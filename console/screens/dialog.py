@@ -10,12 +10,11 @@ from textual.containers import Vertical
 from textual.events import Key
 from textual.screen import ModalScreen
 
+from backend.api import FleetState
 from console.actions import Danger
 from console.render.cells import Line, Look, cell, line
 from console.widgets.fields import Choice, Choices
 from console.widgets.lines import LineView
-
-from backend.api import FleetState
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -56,7 +55,9 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """Title, body, choices."""
-        classes = f"box danger-{self.danger} {'tall' if self.is_tall else ''} {'ascii' if self.painter.is_ascii else ''}"
+        classes = (
+            f"box danger-{self.danger} {'tall' if self.is_tall else ''} {'ascii' if self.painter.is_ascii else ''}"
+        )
         with Vertical(classes=classes):
             yield LineView(self.painter, id="dialog-title")
             yield from self.body()
@@ -75,8 +76,12 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
         self.show_title()
-        self.refresh_state(self.console.state, self.console.look())
         self.choices.focus()
+        self.opened()
+        self.refresh_state(self.console.state, self.console.look())
+
+    def opened(self) -> None:
+        """The widgets are there, Cancel has the keys. Subclasses label their fields here, or move the focus."""
 
     def show_title(self) -> None:
         """The context stands in every dialog, so that nobody confirms on the wrong fleet."""
@@ -140,7 +145,18 @@ def scroll(dialog: Dialog, key: str) -> None:
     if view is None:
         return
     page = max(1, view.size.height - 1)
-    steps = {"j": 1, "down": 1, "k": -1, "up": -1, "pagedown": page, "space": page, "pageup": -page,
-             "g": -100_000, "home": -100_000, "G": 100_000, "end": 100_000}
+    steps = {
+        "j": 1,
+        "down": 1,
+        "k": -1,
+        "up": -1,
+        "pagedown": page,
+        "space": page,
+        "pageup": -page,
+        "g": -100_000,
+        "home": -100_000,
+        "G": 100_000,
+        "end": 100_000,
+    }
     if key in steps:
         view.scroll_by(steps[key])

@@ -6,15 +6,13 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from backend.api import Answer, ChangeDrainRequest, FleetState, ReplicaView, StartDrainRequest
 from console.actions import Danger
-from console.render.cells import Look, cell, line
+from console.render.cells import Look, cell, line, wrapped
 from console.render.drain import at_deadline_words, before_lines, cuts_words, live_lines, parse_deadline
-from console.render.plan import wrapped
 from console.screens.dialog import CANCEL, Dialog
 from console.widgets.fields import Choice, Field, Toggle
 from console.widgets.lines import LineView
-
-from backend.api import ChangeDrainRequest, FleetState, ReplicaView, StartDrainRequest
 
 DEFAULT_DEADLINE = "2:00"
 EXTEND_SECONDS = 60.0
@@ -54,11 +52,10 @@ class DrainDialog(Dialog):
             yield Field(id="gate", hint="nobody; or who keeps new requests away")
         yield LineView(self.painter, id="effect", classes="lines")
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """Labels first."""
         for name, words in (("deadline", "deadline"), ("then", "at the deadline"), ("gate", "admission closed by")):
             self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
-        super().on_mount()
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The numbers move while a person thinks."""
@@ -68,7 +65,9 @@ class DrainDialog(Dialog):
         else:
             self.show_lines("#numbers", before_lines(view, look, self.text_width))
         seconds = parse_deadline(self.query_one("#deadline", Field).value)
-        self.choices.set_choices((CANCEL, Choice("drain", "y", "Drain", enabled=view is not None and seconds is not None)))
+        self.choices.set_choices(
+            (CANCEL, Choice("drain", "y", "Drain", enabled=view is not None and seconds is not None))
+        )
         self.show_lines("#effect", wrapped(self._effect(seconds, view), self.text_width, 1))
 
     def _effect(self, seconds: float | None, view: ReplicaView | None) -> str:
@@ -106,10 +105,11 @@ class DrainDialog(Dialog):
             at_deadline="stop" if self.query_one("#then", Toggle).value == "stop" else "give-up",
             admission_closed_by=self.query_one("#gate", Field).value.strip(),
         )
-        if self.console.submit(request) is None:
+        follow = DrainView(self._replica)
+        if self.console.submit(request, follow.answered) is None:
             self.dismiss()
         else:
-            self.app.switch_screen(DrainView(self._replica))
+            self.app.switch_screen(follow)
 
 
 class DrainView(Dialog):
@@ -119,6 +119,7 @@ class DrainView(Dialog):
         super().__init__(self._choices_for("cuts ?"))
         self._replica = replica
         self._asks_force = False
+        self._refused = ""
 
     def title_words(self) -> str:
         """Whom it empties."""
@@ -148,12 +149,18 @@ class DrainView(Dialog):
             self.show_lines("#question", wrapped(words, self.text_width, 1, "alarm"))
             self.choices.set_choices((CANCEL, Choice("force-now", "y", "Force now", enabled=runs, style="danger")))
             return
-        self.show_lines("#question", [])
+        self.show_lines("#question", wrapped(self._refused, self.text_width, 1, "alarm") if self._refused else [])
         if runs:
             count = "?" if view is None or view.in_flight is None else view.in_flight
             self.choices.set_choices(self._choices_for(f"cuts {count}"))
         else:
             self.choices.set_choices((Choice("cancel", "escape", "Close"),))
+
+    def answered(self, answer: Answer) -> None:
+        """A refusal stays in the dialog that asked; what succeeds shows in the numbers."""
+        self._refused = "" if answer.exit_code == 0 else answer.words or "It was refused without a word."
+        if self.is_attached:
+            self._rewrite()
 
     def taken(self, choice: Choice) -> None:
         """Change the drain; a force is asked for once more."""
@@ -164,9 +171,10 @@ class DrainView(Dialog):
             self._asks_force = True
         elif choice.id == "force-now":
             self._asks_force = False
-            self.console.submit(ChangeDrainRequest(replica=view.id, action="force"))
+            self.console.submit(ChangeDrainRequest(replica=view.id, action="force"), self.answered)
         elif choice.id == "extend":
-            self.console.submit(ChangeDrainRequest(replica=view.id, action="extend", extend_seconds=EXTEND_SECONDS))
+            longer = ChangeDrainRequest(replica=view.id, action="extend", extend_seconds=EXTEND_SECONDS)
+            self.console.submit(longer, self.answered)
         else:
-            self.console.submit(ChangeDrainRequest(replica=view.id, action="cancel"))
+            self.console.submit(ChangeDrainRequest(replica=view.id, action="cancel"), self.answered)
         self._rewrite()

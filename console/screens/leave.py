@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
+from backend.api import FleetState
 from console.render.cells import Look
 from console.render.operations import quit_lines
 from console.screens.dialog import Dialog
 from console.widgets.fields import Choice
 from console.widgets.lines import LineView
-
-from backend.api import FleetState
 
 
 class QuitDialog(Dialog):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
+from backend.api import Answer, FleetState, MakePlan, Plan, StartLoad
 from console.actions import Danger
 from console.render.catalog import choice_table
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import plan_lines, short, wrapped
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.plan import plan_lines, short
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.pages import OperationPage, move_in_grid
-from console.widgets.fields import Choice, Choices
+from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
-
-from backend.api import Answer, FleetState, MakePlan, Plan, StartLoad
 
 
 class ChooseModel(Dialog):
@@ -35,9 +34,8 @@ class ChooseModel(Dialog):
         grid.add_class("fill")
         yield grid
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """The table has the keys: choosing does nothing yet but plan."""
-        super().on_mount()
         self.query_one(Grid).focus()
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
@@ -84,9 +82,8 @@ class LoadDialog(Dialog):
         yield LineView(self.painter, id="body", classes="fill")
         yield LineView(self.painter, id="more")
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """Ask for the plan at once: planning changes nothing."""
-        super().on_mount()
         self.console.submit(MakePlan(target=self._target), self._planned)
 
     def _planned(self, answer: Answer) -> None:
@@ -128,18 +125,13 @@ class LoadDialog(Dialog):
         super().other_key(key)
         self._show_more()
 
-    def on_choices_taken(self, event: Choices.Taken) -> None:
+    def taken(self, choice: Choice) -> None:
         """Start exactly the plan that was read, or show where its bounds come from."""
-        if event.choice.id == "why":
-            event.stop()
+        if choice.id == "why":
             self._shows_derivation = not self._shows_derivation
             self.choices.set_choices(self._choices_now())
             self._rewrite()
-        else:
-            super().on_choices_taken(event)
-
-    def taken(self, choice: Choice) -> None:
-        """Start exactly the plan that was read."""
+            return
         plan = self._plan
         if plan is None or plan.is_refused:
             return

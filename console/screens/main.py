@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
@@ -10,20 +11,18 @@ from textual.events import DescendantBlur, DescendantFocus, Key, Resize
 from textual.screen import Screen
 from textual.widgets import Input
 
+from backend.api import FleetState, JournalLine, ReplicaView
 from console.actions import BY_KEY, Selection
 from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
 from console.render.cells import Look, Table, cell, line
 from console.render.hosts import host_table
-from console.render.replicas import COLUMNS as REPLICA_COLUMNS
-from console.render.replicas import empty_words, replica_cells
+from console.render.replicas import empty_words, replica_cells, replica_columns
 from console.render.shards import shard_table
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
 from console.widgets.grid import Grid
 from console.widgets.journal import Journal
 from console.widgets.lines import LineView
-
-from backend.api import FleetState, JournalLine, ReplicaView
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -74,7 +73,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """The replicas have the keys."""
         self.query_one("#banner", LineView).display = False
         self.query_one(PromptLine).display = False
-        self.query_one("#replicas", Grid).set_table(Table(REPLICA_COLUMNS, (), "Asking every host."))
+        self.query_one("#replicas", Grid).set_table(Table(replica_columns(Look()), (), "Asking every host."))
         self.query_one("#replicas", Grid).focus()
         self._arrange()
 
@@ -107,7 +106,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if state is None:
             return
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
-        self.query_one("#replicas", Grid).set_table(Table(REPLICA_COLUMNS, rows, empty_words(state)))
+        self.query_one("#replicas", Grid).set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._draw_shards(state, look)
         second = int(look.now) // 5
         if self._seen_hosts is not state.hosts or second != self._second:
@@ -161,6 +160,20 @@ class MainScreen(Screen[None], inherit_bindings=False):
             words, style = self._message
             footer.set_lines([message_line(words, style, width)])
             return
+        if not self.is_current:
+            footer.set_lines(
+                [
+                    line(
+                        cell(" tab", "key"),
+                        cell(" fields  ", "footer"),
+                        cell("j k", "key"),
+                        cell(" scroll  ", "footer"),
+                        cell("esc", "key"),
+                        cell(" closes", "footer"),
+                    )
+                ]
+            )
+            return
         grid = self.query_one("#replicas", Grid)
         bar = footer_line(state, self.selection(), width)
         if grid.filter_text:
@@ -176,6 +189,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def journal_position(self) -> int:
         """The index of the newest record on this screen."""
         return self.query_one(Journal).last_index
+
+    def visible_journal(self) -> Sequence[JournalLine]:
+        """The records that are on the screen now."""
+        return self.query_one(Journal).visible_lines()
+
+    def on_screen_suspend(self) -> None:
+        """A dialog has the keys."""
+        self._draw_footer(self.console.state)
+
+    def on_screen_resume(self) -> None:
+        """The dialog is gone."""
+        self._draw_footer(self.console.state)
 
     def say(self, words: str, style: str) -> None:
         """One sentence in the place of the keys, until the next key."""
@@ -315,5 +340,3 @@ class MainScreen(Screen[None], inherit_bindings=False):
 def _moves_by_itself(view: ReplicaView, look: Look) -> bool:
     """Its row changes though the view is the same: time runs on a drain, and old values say their age."""
     return view.drain is not None or (view.measured_at > 0 and look.now - view.measured_at > 10)
-
-

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 
+from backend.api import Answer, FleetState, LogRequest, ResumeOperation
 from console.render.cells import Line, Look, line
 from console.render.details import log_lines, shard_page
 from console.render.operations import operation_lines, operation_table
@@ -13,8 +14,6 @@ from console.screens.dialog import Dialog
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
-
-from backend.api import Answer, FleetState, LogRequest
 
 CLOSE = Choice("cancel", "escape", "Close")
 Writer = Callable[[FleetState, Look, int], list[Line]]
@@ -82,7 +81,21 @@ class OperationPage(Page):
         self._op_id = op_id
 
     def _write(self, state: FleetState, look: Look, width: int) -> list[Line]:
+        view = next((each for each in state.operations.values() if each.id == self._op_id), None)
+        is_ownerless = view is not None and view.state == "ownerless" and not state.read_only
+        self.choices.set_choices((CLOSE, Choice("resume", "R", "resume it")) if is_ownerless else (CLOSE,))
         return operation_lines(state, self._op_id, look, width)
+
+    def taken(self, choice: Choice) -> None:
+        """Go on with an operation whose process is gone."""
+        state = self.console.state
+        view = (
+            None
+            if state is None
+            else next((each for each in state.operations.values() if each.id == self._op_id), None)
+        )
+        if view is not None and view.state == "ownerless":
+            self.console.submit(ResumeOperation(operation=view.id))
 
 
 class OperationsScreen(Dialog):
@@ -103,9 +116,8 @@ class OperationsScreen(Dialog):
         grid.add_class("fill")
         yield grid
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """The table has the keys."""
-        super().on_mount()
         self.query_one(Grid).focus()
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:

@@ -6,16 +6,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
-from console.render.cells import Line, Look, cell, line
-from console.render.plan import wrapped
+from backend.api import Answer, FleetState, TestRequest
+from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.values import duration
 from console.screens.dialog import Dialog
 from console.screens.drain import find_replica
 from console.screens.pages import CLOSE
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
-
-from backend.api import Answer, FleetState, TestRequest
 
 DEFAULT_PROMPT = "one two three"
 
@@ -40,9 +38,8 @@ class PromptDialog(Dialog):
             yield Field(DEFAULT_PROMPT, id="prompt")
         yield LineView(self.painter, id="answer", classes="lines")
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """The prompt has the keys: a test changes nothing."""
-        super().on_mount()
         self.show_lines("#label-prompt", [line(cell(" prompt", "head"))])
         self.query_one("#prompt", Field).focus()
 

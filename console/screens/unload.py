@@ -6,18 +6,16 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from backend.api import FleetState, StartUnload
 from console.actions import Danger
-from console.render.cells import Look, cell, line
+from console.render.cells import Look, cell, line, wrapped
 from console.render.drain import before_lines, cuts_words
-from console.render.plan import wrapped
 from console.render.words import ENDED
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.drain import find_replica
 from console.screens.pages import OperationPage
 from console.widgets.fields import Choice, TypedName
 from console.widgets.lines import LineView
-
-from backend.api import FleetState, StartUnload
 
 
 class UnloadDialog(Dialog):
@@ -41,10 +39,9 @@ class UnloadDialog(Dialog):
             yield LineView(self.painter, id="label-name", classes="label")
             yield TypedName(id="name")
 
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """Say what to type; Cancel has the keys."""
         self.show_lines("#label-name", [line(cell(" tab, type its name", "head"))])
-        super().on_mount()
 
     @property
     def _is_typed(self) -> bool:

@@ -12,11 +12,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.render.cells import Row, Table, cell, fit_columns, line_text, natural_widths, pad
+from console.render.cells import Fit, Row, Table, cell, fit_columns, line_text, natural_widths, pad
 from console.render.journal import matcher
 from console.widgets.paint import Painter
-
-_GAP = 2
 
 
 class Grid(Widget, can_focus=True):
@@ -36,7 +34,7 @@ class Grid(Widget, can_focus=True):
         self._table = Table((), ())
         self._rows: tuple[Row, ...] = ()
         self._natural: tuple[int, ...] = ()
-        self._widths: tuple[int, ...] = ()
+        self._fit = Fit((), 1)
         self._top = 0
         self._base: Style | None = None
         self.cursor_key: str | None = None
@@ -102,8 +100,8 @@ class Grid(Widget, can_focus=True):
         if len(natural) == len(self._natural):
             natural = tuple(map(max, natural, self._natural))
         self._natural = natural
-        widths = fit_columns(self._table.columns, natural, self.size.width - 1, _GAP) if natural else ()
-        moved, self._widths = widths != self._widths, widths
+        fit = fit_columns(self._table.columns, natural, self.size.width - 1) if natural else Fit((), 1)
+        moved, self._fit = fit != self._fit, fit
         return moved
 
     def _refresh_changed(self, before: Sequence[Row], before_cursor: str | None) -> None:
@@ -121,10 +119,10 @@ class Grid(Widget, can_focus=True):
 
     def _refresh_cells(self, y: int, old: Row, new: Row) -> None:
         x, first, end = 1, -1, 0
-        for width, one, other in zip(self._widths, old.cells, new.cells, strict=True):
+        for width, one, other in zip(self._fit.widths, old.cells, new.cells, strict=True):
             if width and one != other:
                 first, end = (x if first < 0 else first), x + width
-            x += width + _GAP if width else 0
+            x += width + self._fit.gap if width else 0
         if first >= 0:
             self.refresh(Region(first, y, end - first, 1))
 
@@ -163,6 +161,12 @@ class Grid(Widget, can_focus=True):
                 self.refresh(Region(0, each - top + 1, self.size.width, 1))
         self.post_message(self.Moved(self, self.cursor_key))
 
+    def refresh_cursor(self) -> None:
+        """The keys came or went: the line under the cursor looks different."""
+        index = self._cursor_index()
+        if index >= 0:
+            self.refresh(Region(0, index - self._top + 1, self.size.width, 1))
+
     def on_resize(self, event: Resize) -> None:
         """Another width: columns are worked out anew, from what is shown now."""
         self._natural = ()
@@ -200,10 +204,12 @@ class Grid(Widget, can_focus=True):
         painter = self._painter
         segments = [painter.segment(sign, "key", base, over)]
         gap = ""
-        for piece, width in zip(row.cells, self._widths, strict=False):
+        for piece, width in zip(row.cells, self._fit.widths, strict=False):
             if width:
-                segments.append(painter.segment(gap + pad(piece, width, painter.glyphs.ellipsis), piece.style, base, over))
-                gap = " " * _GAP
+                segments.append(
+                    painter.segment(gap + pad(piece, width, painter.glyphs.ellipsis), piece.style, base, over)
+                )
+                gap = " " * self._fit.gap
         return segments
 
 

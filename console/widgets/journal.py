@@ -10,11 +10,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from backend.api import JournalLine
 from console.render.cells import Look
 from console.render.journal import NARROWEST, Widths, journal_cells, journal_text, matcher, widen
 from console.widgets.paint import Painter
-
-from backend.api import JournalLine
 
 KEPT = 20_000
 """How many lines can be scrolled back; older ones are left to the agents' journals."""
@@ -56,6 +55,11 @@ class Journal(Widget, can_focus=True):
     def shown(self) -> Sequence[JournalLine]:
         """The lines that the filter lets through."""
         return self._shown
+
+    def visible_lines(self) -> Sequence[JournalLine]:
+        """The lines that are on the screen now."""
+        top = self._top()
+        return self._shown[top : top + self.size.height]
 
     def extend(self, lines: Sequence[JournalLine]) -> None:
         """Take what arrived. Repaints only when some of it can be seen."""
@@ -156,6 +160,5 @@ class Journal(Widget, can_focus=True):
         return self._painter.strip(cells, self.size.width, self._base)
 
     def _measure(self) -> None:
-        top = self._top()
-        for entry in self._shown[top : top + self.size.height]:
+        for entry in self.visible_lines():
             self._widths = widen(self._widths, entry)

@@ -46,7 +46,9 @@ class Painter:
         look = base + self.style(style)
         return Segment(ascii_only(text) if self.is_ascii else text, look if over is None else look + over)
 
-    def strip(self, cells: Iterable[Cell], width: int, base: Style, *, fill: str = "", over: Style | None = None) -> Strip:
+    def strip(
+        self, cells: Iterable[Cell], width: int, base: Style, *, fill: str = "", over: Style | None = None
+    ) -> Strip:
         """Cells one after another in exactly ``width`` cells of terminal."""
         segments = []
         for piece in cells:

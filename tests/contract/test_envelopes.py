@@ -98,6 +98,35 @@ def test_an_unknown_value_of_a_command_is_refused_by_name() -> None:
         decode_command(with_body(command_tree(drain_command()), at_deadline="explode"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"type": "journal.subscribe", "tail": -5}, "tail"),
+        ({"type": "probe.listen", "address": "a", "port": 0, "nonce": "n"}, "port"),
+        ({"type": "probe.dial", "address": "a", "port": 65_536, "nonce": "n"}, "port"),
+        ({"type": "log.read", "node_id": "tiny-1/0", "limit": -1}, "limit"),
+        (
+            {"type": "unload", "node_id": "tiny-1/0", "node_generation": 0, "adapter_kind": "llamacpp", "by": "alice"},
+            "node_generation",
+        ),
+    ],
+)
+def test_a_number_outside_its_range_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(FrameError, match=rf"command {fields['type']}: {name} is -?[0-9]+, outside"):
+        decode_command(changed(command_tree(load()), body={"op_id": "op-9", **fields}))
+
+
+def test_a_refusal_stays_short_whatever_the_frame_held() -> None:
+    for text in (
+        with_body(command_tree(load()), type="x" * 500_000),
+        with_body(command_tree(load()), **{"y" * 500_000: 1}),
+        changed(command_tree(load()), protocol_version="9" * 500_000),
+    ):
+        with pytest.raises(FrameError) as refused:
+            decode_command(text)
+        assert len(str(refused.value)) < 1100
+
+
 def test_a_missing_field_of_a_command_is_refused_by_name() -> None:
     tree = command_tree(load())
     del tree["body"]["fence"]

@@ -91,7 +91,7 @@ def test_a_socket_folder_that_others_may_enter_is_refused(home: Path) -> None:
     folder = home / "run"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    with pytest.raises(LayoutError, match="0755.*chmod 700"):
+    with pytest.raises(LayoutError, match=r"0755.*chmod 700"):
         private_folder(folder)
 
 

@@ -98,7 +98,9 @@ def a_host(name: str, *, devices: dict[str, tuple[int, int]] | None = None, **ch
 
 
 def an_engine(*devices: str, release: str = RELEASE, needs: tuple[str, ...] = ()) -> EngineFacts:
-    return EngineFacts(engine="llamacpp", folder="/engines", release=release, devices=devices or ("CPU",), cpu_needs=needs)
+    return EngineFacts(
+        engine="llamacpp", folder="/engines", release=release, devices=devices or ("CPU",), cpu_needs=needs
+    )
 
 
 def a_fleet(*reports: HostReport, **changes: Any) -> FleetFacts:
@@ -111,7 +113,9 @@ def a_catalog(**profile: Any) -> Catalog:
     return Catalog("catalog.toml", {"tiny": entry})
 
 
-def a_plan(fleet: FleetFacts | None = None, *, hosts: tuple[str, ...] = (), profile: Any = None, **changes: Any) -> Plan:
+def a_plan(
+    fleet: FleetFacts | None = None, *, hosts: tuple[str, ...] = (), profile: Any = None, **changes: Any
+) -> Plan:
     """A plan of the tiny model: two workers over host-a and host-b unless told otherwise."""
     asked: dict[str, Any] = {"model": a_model(), "now_unix_ms": NOW, **changes}
     return plan(a_catalog(**(profile or {})), fleet or a_fleet(), Ask(hosts=hosts), **asked)
@@ -121,7 +125,9 @@ def ids(plan: Plan) -> list[str]:
     return [finding.id for finding in plan.findings]
 
 
-def a_shard(host: str, *, node: str = "tiny-1/1", state: str = "ready", ports: tuple[int, ...] = (), **changes: Any) -> Shard:
+def a_shard(
+    host: str, *, node: str = "tiny-1/1", state: str = "ready", ports: tuple[int, ...] = (), **changes: Any
+) -> Shard:
     generation = changes.pop("generation", 1_000)
     memory = changes.pop("memory", 0)
     fields: dict[str, Any] = {
@@ -163,7 +169,9 @@ def holding(
     )
 
 
-def a_reservation(*, ports: tuple[int, ...] = (), memory: dict[str, int] | None = None, generation: int = 1_000) -> Reservation:
+def a_reservation(
+    *, ports: tuple[int, ...] = (), memory: dict[str, int] | None = None, generation: int = 1_000
+) -> Reservation:
     return Reservation(
         op_id=OpId("op-of-bob"),
         by="bob",

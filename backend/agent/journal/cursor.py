@@ -27,9 +27,9 @@ class Cursor(msgspec.Struct, frozen=True):
 class CursorOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a journal says to a cursor.
 
-    ``ok``: go on with record ``from_seq`` (``read(after=outcome.after, …)``). ``gone``: retention passed it;
-    ``oldest`` is the first record still there. ``diverged``: the cursor is of another journal or of a history that
-    this one does not have; ``journal_epoch`` is the one that stands, ``words`` says both sides.
+    ``ok``: the holder has everything up to ``from_seq``; go on with ``read(after=from_seq, …)``. ``gone``:
+    retention passed it; ``oldest`` is the first record still there. ``diverged``: the cursor is of another journal or
+    of a history that this one does not have; ``journal_epoch`` is the one that stands, ``words`` says both sides.
     """
 
     outcome: Literal["ok", "gone", "diverged"]
@@ -37,11 +37,6 @@ class CursorOutcome(msgspec.Struct, frozen=True, kw_only=True):
     oldest: int = 0
     journal_epoch: int = 0
     words: str = ""
-
-    @property
-    def after(self) -> int:
-        """The last record that the holder of the cursor has."""
-        return max(0, self.from_seq - 1)
 
 
 def parse_cursor(text: str) -> Cursor:

@@ -187,7 +187,7 @@ class Journal:
                 f"the cursor has record {asked.seq} of epoch {asked.journal_epoch} with chain {asked.chain:08x}, the "
                 f"journal has it in epoch {epoch} with {chain:08x}"
             )
-        return CursorOutcome(outcome="ok", from_seq=asked.seq + 1, oldest=oldest, journal_epoch=self.journal_epoch)
+        return CursorOutcome(outcome="ok", from_seq=asked.seq, oldest=oldest, journal_epoch=self.journal_epoch)
 
     async def close(self) -> None:
         """Write what is queued, leave the head file exact, and give the lock back. Again is harmless."""

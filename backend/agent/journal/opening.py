@@ -49,7 +49,7 @@ def open_folder(folder: Path, *, host: str, clock: Clock, disk: Disk, limits: Li
     place = folder / journal_id
     own_folder(place)
     disk.fsync_folder(folder)
-    segments, scan = load_segments(place, journal_id=journal_id, host=host)
+    segments, scan = load_segments(place, disk, journal_id=journal_id, host=host)
     head = HeadFile(place / HEAD_NAME, disk)
     try:
         witness = head.load()

@@ -73,7 +73,7 @@ def create_segment(folder: Path, header: SegmentHeader, disk: Disk) -> Segment:
     return Segment(path, header, SEGMENT_HEADER_BYTES)
 
 
-def load_segments(folder: Path, *, journal_id: str, host: str) -> tuple[list[Segment], SegmentScan | None]:
+def load_segments(folder: Path, disk: Disk, *, journal_id: str, host: str) -> tuple[list[Segment], SegmentScan | None]:
     """Check every segment in order; returns them with the scan of the last. Raises JournalDamaged; writes nothing."""
     segments: list[Segment] = []
     scan: SegmentScan | None = None
@@ -81,7 +81,7 @@ def load_segments(folder: Path, *, journal_id: str, host: str) -> tuple[list[Seg
     for path in paths:
         after = scan.position if scan is not None else None
         try:
-            scan = scan_segment(_read_whole(path), after=after, is_last=path is paths[-1])
+            scan = scan_segment(_read_whole(path, disk), after=after, is_last=path is paths[-1])
         except Damage as damage:
             raise JournalDamaged(path, damage.offset, damage.what) from damage
         header = scan.header
@@ -151,12 +151,12 @@ def _decoded(data: bytes, offset: int, header: BatchHeader) -> Iterator[JournalR
         yield msgspec.structs.replace(_RECORD.decode(frame.body), seq=seq)
 
 
-def _read_whole(path: Path) -> bytes:
+def _read_whole(path: Path, disk: Disk) -> bytes:
     fd = open_regular(path, os.O_RDWR)
     try:
         # What the last life wrote but did not sync is read back from memory: make it durable before it counts, and
         # drop the pages, so that a sync that failed then is seen now.
-        os.fdatasync(fd)
+        disk.fdatasync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         with os.fdopen(os.dup(fd), "rb") as file:
             return file.read()

@@ -20,6 +20,33 @@ class Reading(msgspec.Struct, frozen=True):
     canaries: int
 
 
+class GivenUpCanary(msgspec.Struct, frozen=True):
+    """A canary that passed its deadline: while a rank hangs, the engine still has it in the spare slot.
+
+    ``task`` is its number at the engine, None until it was found there.
+    """
+
+    slot: int
+    task: int | None = None
+
+    def found_in(self, slots: tuple[SlotSeen, ...] | None) -> GivenUpCanary | None:
+        """The same once found in its slot; None when it is no longer there; itself while the slots are unknown.
+
+        It was sent when nothing was in flight, so the first request seen in the spare slot after it is itself.
+        """
+        if slots is None:
+            return self
+        here = [seen.task for seen in slots if seen.slot == self.slot and self.task in (None, seen.task)]
+        return GivenUpCanary(self.slot, here[0]) if here else None
+
+    def taken_out(self, census: Census, slots: tuple[SlotSeen, ...]) -> tuple[Census, tuple[SlotSeen, ...]]:
+        """Census and slots without it: a canary is no work in flight."""
+        if self.task is None or not census.processing:
+            return census, slots
+        others = tuple(seen for seen in slots if seen.task != self.task)
+        return msgspec.structs.replace(census, processing=census.processing - 1), others
+
+
 class Progress(msgspec.Struct, frozen=True):
     """What follows from a reading and those before it. None is unknown.
 

@@ -173,7 +173,7 @@ def _unfollowed(run: Run, error: OSError, unix_ms: int) -> Unfit | Measurement:
             f"rank {run.shard.rank} on {run.shard.host}",
             expected="an agent that may look at its own processes and sockets (sock_diag, /proc)",
             found=str(error),
-            remedy="Allow AF_NETLINK sockets and /proc to the agent (RestrictAddressFamilies=, ProtectProc= of its unit).",
+            remedy="Allow AF_NETLINK and /proc in the unit of the agent (RestrictAddressFamilies=, ProtectProc=).",
         )
     )
 

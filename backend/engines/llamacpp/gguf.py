@@ -35,12 +35,13 @@ MAX_TEXT: Final = 65_536
 """Bytes of a text that is kept. Longer ones (templates) are passed over without being read into memory."""
 MAX_KEPT: Final = 1_024
 """Elements of a list that is kept: per-layer counts. Longer ones (vocabularies) are only counted."""
-MAX_ITEMS: Final = 16_777_216
+MAX_ITEMS: Final = 4_194_304
 """Elements of a list. The largest vocabularies and merge tables have under a million."""
 MAX_LAYERS: Final = 512
 """Blocks of a model: the engine's LLAMA_MAX_LAYERS."""
-MAX_HEADER: Final = 1 << 30
-"""Bytes of the whole header: texts of a million tokens and their merges stay under 64 MiB."""
+MAX_HEADER: Final = 1 << 27
+"""Bytes of the whole header: the texts of a million tokens and their merges stay under half of it, and it bounds how
+long a header that lies can keep the reader busy."""
 MAX_SIZE: Final = 1 << 62
 """Bytes of all tensors: what an offset can name and a file can hold."""
 
@@ -115,7 +116,7 @@ class _Tensor(msgspec.Struct, frozen=True):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What the header says. ``lengths`` counts the elements of every list, kept or not."""
+    """What the header says. ``lengths`` counts the elements of every list and the bytes of every text not kept."""
 
     entries: dict[str, _Value]
     lengths: dict[str, int]
@@ -132,20 +133,25 @@ def read_header(path: Path) -> ModelFacts:
     ModelUnreadable, naming path, offset and reason, when the file cannot be opened or its header cannot be believed.
     """
     try:
-        # Not blocking: a path that turns out to be a pipe must not hang the agent.
+        with _open(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = _Reader(file, path, size).header()
+            digest = _digest(file, min(header.data_offset, size))
+    except OSError as error:
+        raise ModelUnreadable(f"{path} cannot be read: {error.strerror or error}") from error
+    return _facts(path, size, digest, header)
+
+
+def _open(path: Path) -> BinaryIO:
+    """The file, when it is one. Not blocking: a path that turns out to be a pipe must not hang the agent."""
+    try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        raise ModelUnreadable(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with os.fdopen(descriptor, "rb", buffering=1 << 20) as file:
-        try:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelUnreadable(f"{path} is no regular file")
-            header = _Reader(file, path, status.st_size).header()
-            digest = _digest(file, min(header.data_offset, status.st_size))
-        except OSError as error:
-            raise ModelUnreadable(f"{path} cannot be read: {error.strerror or error}") from error
-    return _facts(path, status.st_size, digest, header)
+    except ValueError as error:
+        raise ModelUnreadable(f"{path!r} is no path: {error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ModelUnreadable(f"{path} is no regular file")
+    return os.fdopen(descriptor, "rb", buffering=1 << 20)
 
 
 def _digest(file: BinaryIO, size: int) -> str:
@@ -233,11 +239,11 @@ class _Reader:
             if kept[1] is not None:
                 entries[key] = kept[1]
         elif kind == _TEXT:
-            text = self.long_text(key)
-            if text is not None:
-                entries[key] = text
+            length, text = self.long_text(key)
+            if text is None:
+                lengths[key] = length
             else:
-                lengths[key] = 0
+                entries[key] = text
         else:
             entries[key] = self.value(kind, f"{key!r}")
 
@@ -249,13 +255,13 @@ class _Reader:
         value: _Scalar = struct.unpack("<" + code, raw)[0]
         return value
 
-    def long_text(self, key: str) -> str | None:
-        """The text of an entry, or None for one that is too long to be kept or is not UTF-8 (vocabularies may be)."""
+    def long_text(self, key: str) -> tuple[int, str | None]:
+        """The length of a text entry, and the text unless it is too long to be kept."""
         length = self.count(f"the length of {key!r}", self.size)
         if length > MAX_TEXT:
             self.skip(length, f"{key!r}")
-            return None
-        return self.take(length, f"{key!r}").decode(errors="replace")
+            return length, None
+        return length, self.take(length, f"{key!r}").decode(errors="replace")
 
     def list(self, key: str) -> tuple[int, tuple[_Scalar, ...] | None]:
         """The length of a list, and its elements when they are few numbers. A list of lists is refused."""
@@ -326,7 +332,7 @@ def _facts(path: Path, size: int, digest: str, header: _Header) -> ModelFacts:
     """The header in the words of a plan. Raises ModelUnreadable for one without a language model's geometry."""
     keys = _Keys(path, header)
     if keys.number("split.count", default=1) > 1:
-        part = keys.number("split.no", default=0) + 1
+        part = keys.number("split.no", default=0, least=0) + 1
         raise ModelUnreadable(
             f"{path} is part {part} of {keys.number('split.count')}; its layers cannot be planned from one part. "
             "Merge the parts into one file (llama-gguf-split --merge)."

@@ -28,8 +28,9 @@ class Census(msgspec.Struct, frozen=True):
 
 
 class SlotSeen(msgspec.Struct, frozen=True):
-    """One busy slot: the engine's number of the request in it, and the tokens that it has generated so far."""
+    """One busy slot: its number, the engine's number of the request in it, and the tokens that it has generated."""
 
+    slot: int
     task: int
     decoded: int
 
@@ -76,11 +77,11 @@ def read_slots(slots: Any) -> tuple[SlotSeen, ...] | None:
             return None
         if not slot["is_processing"]:
             continue
-        task, steps = slot.get("id_task"), slot.get("next_token")
+        number, task, steps = slot.get("id"), slot.get("id_task"), slot.get("next_token")
         # Older builds give one object, newer ones a list with one object per sequence.
         step = steps[0] if isinstance(steps, list) and steps else steps
         decoded = step.get("n_decoded") if isinstance(step, dict) else None
-        if not isinstance(task, int) or not isinstance(decoded, int):
+        if not isinstance(number, int) or not isinstance(task, int) or not isinstance(decoded, int):
             return None
-        busy.append(SlotSeen(task, decoded))
+        busy.append(SlotSeen(number, task, decoded))
     return tuple(busy)

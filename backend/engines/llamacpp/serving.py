@@ -11,7 +11,7 @@ from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, PeerLost, Run, Seen
-from backend.engines.llamacpp.census import Progress, Reading, Track, follow, missed
+from backend.engines.llamacpp.census import GivenUpCanary, Progress, Reading, Track, follow, missed
 from backend.engines.llamacpp.client import EngineClient, Unanswered
 from backend.engines.llamacpp.metrics import Census
 from backend.engines.llamacpp.pace import Pace
@@ -48,6 +48,7 @@ class Service:
         self._canaries = 0
         self._canary: Canary | None = None
         self._canary_due = 0.0
+        self._given_up: GivenUpCanary | None = None
         self._has_lost = False
         self._sockets_unread = ""
 
@@ -67,6 +68,7 @@ class Service:
             seconds = time.monotonic() - began
             guilty = self._blame(waited_ms=int(seconds * 500))
             canary = Canary(False, seconds, at, f"canary: {error}" + (f"; {guilty}" if guilty else ""))
+            self._given_up = GivenUpCanary(canary_slot(self._run.plan))
         else:
             self._canaries += 1
             canary = Canary(True, seconds, at, f"canary answered in {seconds:.3f} s")
@@ -115,13 +117,17 @@ class Service:
         return time.monotonic() >= self._canary_due and self._run.may_canary()
 
     async def _read(self) -> Census:
-        """One reading, told as a measurement."""
+        """One reading, told as a measurement without canaries. Returns what the engine itself counts."""
         deadline = self._pace.poll_deadline
         census = await self._client.census(deadline)
         slots = () if census.processing == 0 else await self._client.slots(deadline)
-        reading = Reading(time.monotonic(), census, slots, self._canaries)
+        self._given_up = self._given_up.found_in(slots) if self._given_up else None
+        users, busy = census, slots
+        if self._given_up is not None and slots is not None:
+            users, busy = self._given_up.taken_out(census, slots)
+        reading = Reading(time.monotonic(), users, busy, self._canaries)
         self._track, progress = follow(self._track, reading)
-        self._see(self._measurement(census, progress, self._words(census, progress)))
+        self._see(self._measurement(users, progress, self._words(users, progress)))
         return census
 
     def _words(self, census: Census, progress: Progress) -> str:
@@ -131,7 +137,7 @@ class Service:
             said.append(f"requests in flight, and no decode for {progress.stalled_seconds:.0f} s")
         if census.processing:
             said.append(busy_words(self._peers, self._looks, waited_ms=int(self._pace.stall * 1000)))
-            if self._canary is not None and not self._canary.ok:
+            if self._given_up is not None and self._given_up.task is None:
                 said.append("a canary that was given up may be among those in flight")
         unseen = sorted({shard.rank for shard in self._addresses.values()} - {peer.shard.rank for peer in self._peers})
         if unseen:

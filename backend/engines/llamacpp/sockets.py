@@ -49,7 +49,8 @@ class FourTuple(msgspec.Struct, frozen=True):
 class SocketSeen(msgspec.Struct, frozen=True):
     """One TCP socket at one moment. ``inode`` is 0 once no process owns it.
 
-    ``sent_ms`` and ``received_ms`` say how long ago data last went out and came in; None when the kernel does not tell.
+    ``sent_ms`` and ``received_ms`` say how long ago data last went out and came in, ``received_bytes`` how many came in
+    since it was connected; None when the kernel does not tell.
     """
 
     ends: FourTuple
@@ -58,10 +59,13 @@ class SocketSeen(msgspec.Struct, frozen=True):
     inode: int
     sent_ms: int | None
     received_ms: int | None
+    received_bytes: int | None
 
     @property
     def waits_for_other_end(self) -> bool:
-        """Data went out after the other end last sent any."""
+        """Data went out after the other end last sent any, or it never sent any."""
+        if self.received_bytes == 0:
+            return True
         return self.sent_ms is not None and self.received_ms is not None and self.sent_ms < self.received_ms
 
 
@@ -157,20 +161,22 @@ def _read_message(body: bytes) -> SocketSeen:
     family, state, _, retransmits = struct.unpack_from("<BBBB", body)
     local_port, remote_port = _PORTS.unpack_from(body, 4)
     (inode,) = struct.unpack_from("<I", body, 68)
-    sent, received = _read_tcp_info(body)
+    sent, received, received_bytes = _read_tcp_info(body)
     ends = FourTuple(_address(family, body[8:24]), local_port, _address(family, body[24:40]), remote_port)
-    return SocketSeen(ends, state, retransmits, inode, sent, received)
+    return SocketSeen(ends, state, retransmits, inode, sent, received, received_bytes)
 
 
-def _read_tcp_info(body: bytes) -> tuple[int | None, int | None]:
-    """Milliseconds since data last went out and came in, from the ``tcp_info`` attribute."""
+def _read_tcp_info(body: bytes) -> tuple[int | None, int | None, int | None]:
+    """Milliseconds since data last went out and came in, and bytes received, from the ``tcp_info`` attribute."""
     at = _MESSAGE_BYTES
     while at + 4 <= len(body):
         length, kind = struct.unpack_from("<HH", body, at)
         if kind == _TCP_INFO and length >= 4 + 56:
-            return struct.unpack_from("<I", body, at + 4 + 44)[0], struct.unpack_from("<I", body, at + 4 + 52)[0]
+            (sent,), (received,) = (struct.unpack_from("<I", body, at + 4 + offset) for offset in (44, 52))
+            has_bytes = length >= 4 + 136  # kernels before 4.1 end earlier
+            return sent, received, struct.unpack_from("<Q", body, at + 4 + 128)[0] if has_bytes else None
         at += max((length + 3) & ~3, 4)
-    return None, None
+    return None, None, None
 
 
 def socket_inodes(pid: int) -> frozenset[int] | None:

@@ -146,6 +146,15 @@ async def test_a_failed_sync_fences_the_journal_and_is_never_tried_again(tmp_pat
     await again.close()
 
 
+async def test_what_the_last_life_left_unsynced_is_synced_before_it_counts(tmp_path: Path) -> None:
+    await closed_with(tmp_path, 2)
+    disk = TroubledDisk()
+    disk.sync_error = True
+    with pytest.raises(JournalWriteFailed, match="Input/output error"):
+        open_journal(tmp_path, disk=disk)
+    await open_journal(tmp_path).close()
+
+
 async def test_a_failed_sync_of_the_head_file_fences_too(tmp_path: Path) -> None:
     disk = TroubledDisk()
     journal = open_journal(tmp_path, disk=disk)
@@ -188,13 +197,12 @@ async def test_what_queued_behind_a_failed_write_fails_with_it_and_leaves_no_hol
     first = journal.append([record(1)])
     assert await asyncio.to_thread(disk.syncing.wait, WAIT_SECONDS)
     queued = [journal.append([record(n, "y" * 200_000)]) for n in (2, 3, 4)]
-    disk.room = 144
+    disk.failing_writes = 1
     disk.go_on.set()
     await first.durable
     for appended in queued:
         with pytest.raises(JournalWriteFailed, match="No space left"):
             await appended.durable
-    disk.room = None
     await append_each(journal, [2, 3])
     assert steps(journal) == expected(3)
     await journal.close()

@@ -12,7 +12,7 @@ import pytest
 
 from backend.agent.journal import Journal, JournalWriteFailed, Limits, SystemClock
 from backend.agent.journal.head import Head, decode_head
-from backend.contract.entities import Change, JournalRecord, OpenOperation, Result
+from backend.contract.entities import Canary, Change, JournalRecord, OpenOperation, Result
 from backend.contract.words import OpId, UnixMs
 from tests.agent.journal.worlds import (
     HOST,
@@ -29,6 +29,7 @@ from tests.agent.journal.worlds import (
     segments,
     steps,
 )
+from tests.contract.factories import shard
 
 
 async def test_a_new_journal_is_empty_and_says_that_it_is_new(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ async def test_the_log_rotates_into_segments_that_continue_one_another(tmp_path:
     journal = open_journal(tmp_path, limits=limits)
     assert steps(journal) == expected(60)
     assert [r.seq for r in journal.read(17, 30)] == list(range(18, 48))
-    assert all(journal.resolve(journal.cursor(seq)).from_seq == seq + 1 for seq in range(61))
+    assert all(journal.resolve(journal.cursor(seq)).from_seq == seq for seq in range(61))
     await journal.close()
 
 
@@ -187,14 +188,21 @@ async def test_records_that_are_not_durable_cannot_be_read(tmp_path: Path) -> No
     await journal.close()
 
 
+def with_canary_seconds(seconds: float) -> JournalRecord:
+    canary = Canary(ok=True, seconds=seconds, at_unix_ms=UnixMs(1), words="")
+    return msgspec.structs.replace(record(1), change=Change(shard=msgspec.structs.replace(shard(), canary=canary)))
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
         (record(1, "x" * (1 << 19)), "bytes of JSON"),
         (record(1, "\ud800"), "cannot be stored"),
         (record(1, words="ok"), "smaller groups"),
+        (with_canary_seconds(float("nan")), "cannot be stored"),
+        (msgspec.structs.replace(record(1), at_unix_ms=UnixMs(2**70)), "cannot be stored"),
     ],
-    ids=["too long", "lone surrogate", "too many"],
+    ids=["too long", "lone surrogate", "too many", "NaN", "beyond u64"],
 )
 async def test_a_record_that_could_not_be_read_back_is_refused_and_takes_no_number(
     tmp_path: Path, bad: JournalRecord, why: str

@@ -6,13 +6,16 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backend.agent.journal import Journal, JournalDamaged, Limits
 from backend.agent.journal.format import SEGMENT_HEADER_BYTES, FormatError, read_batch
+from backend.agent.journal.head import decode_head
 from backend.agent.journal.recovery import Damage, scan_segment
 from tests.agent.journal.worlds import (
     HOST,
+    SMALL,
     StillClock,
     append_each,
     closed_with,
@@ -244,6 +247,17 @@ async def test_one_torn_slot_of_the_head_file_leaves_the_other(tmp_path: Path) -
         journal = open_journal(tmp_path)
         assert steps(journal) == expected(2)
         await journal.close()
+
+
+@pytest.mark.parametrize("lives", [[2, 1, 1], [4]])
+async def test_the_head_file_is_written_into_its_older_slot(tmp_path: Path, lives: list[int]) -> None:
+    for count in lives:
+        journal = open_journal(tmp_path, limits=msgspec.structs.replace(SMALL, head_seconds=0.0))
+        await append_each(journal, range(count))
+        await journal.close()
+    data = (place(tmp_path) / "head").read_bytes()
+    slots = [decode_head(data[:512]), decode_head(data[512:])]
+    assert sorted(slot.seq for slot in slots if slot is not None) == [3, 4]
 
 
 async def test_the_journal_of_another_host_and_a_second_journal_are_refused(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ class TroubledDisk(Disk):
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.full = False
         self.room: int | None = None
+        self.failing_writes = 0
         self.bites: int | None = None
         self.sync_error = False
         self.truncate_error = False
@@ -47,6 +47,9 @@ class TroubledDisk(Disk):
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         self.calls.append(f"write {len(data)}")
+        if self.failing_writes:
+            self.failing_writes -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
         if self.room is not None:
             if self.room == 0:
                 raise OSError(errno.ENOSPC, "No space left on device")

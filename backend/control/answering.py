@@ -1,0 +1,374 @@
+"""What becomes of each request of the console: a question to agents, or an operation with a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from typing import Any
+
+import msgspec
+
+from backend.contract.commands import ChangeDrain, Command, InspectModel, ReadLog, TestReplica
+from backend.contract.entities import Result
+from backend.contract.findings import has_refusal
+from backend.contract.models import ModelFacts
+from backend.contract.plans import Plan, plan_digest
+from backend.contract.reports import HostReport
+from backend.contract.states import HostState
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.control.contexts import Context
+from backend.control.ledger import LedgerError, Operation, Target, create
+from backend.control.link import AnswerUnknown, Refusal
+from backend.control.operations.load import targets_of
+from backend.control.operations.run import spawn_operation
+from backend.control.reach import Reach, is_settled
+from backend.control.requests import (
+    ChangeDrainRequest,
+    LogRequest,
+    MakePlan,
+    Request,
+    ResumeOperation,
+    StartDrainRequest,
+    StartLoad,
+    StartUnload,
+    TestRequest,
+)
+from backend.control.views import Answer, FleetState, HostView, ReplicaView
+from backend.planning.catalog import CatalogError, UnknownModel, read_catalog
+from backend.planning.fleet import FleetFacts
+from backend.planning.plan import model_hosts, plan, recheck
+
+DONE, REFUSED, UNKNOWN, UNREACHABLE, FAILED = 0, 2, 3, 4, 5
+SETTLE_SECONDS = 10.0
+INSPECT_SECONDS = 30.0
+QUICK_SECONDS = 15.0
+_TEST_SLACK_SECONDS = 10.0
+
+
+class CannotAnswer(Exception):
+    """A request ends here: its exit code, and words for a person."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class Answering:
+    """Answers requests from the backend's loop."""
+
+    def __init__(self, context: Context, reach: Reach, who: str) -> None:
+        self._context = context
+        self._reach = reach
+        self._who = who
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    async def answer(self, op_id: OpId, request: Request) -> Answer:
+        """The final answer to one request; whatever a person did wrong is in its words."""
+        kind = type(request).__name__
+        try:
+            match request:
+                case MakePlan():
+                    return await self._plan(op_id, request)
+                case StartLoad():
+                    words = await self._start_load(op_id, request)
+                case StartUnload():
+                    words = await self._start_unload(op_id, request)
+                case StartDrainRequest():
+                    words = await self._start_drain(op_id, request)
+                case ResumeOperation():
+                    words = await self._resume(request)
+                case ChangeDrainRequest():
+                    words = await self._change_drain(op_id, request)
+                case TestRequest():
+                    return await self._test(op_id, request)
+                case LogRequest():
+                    return await self._log(op_id, request)
+                case _:
+                    raise TypeError(f"{kind} is no request that the backend knows")
+        except CannotAnswer as error:
+            return Answer(op_id=op_id, request=kind, done=True, exit_code=error.code, words=str(error))
+        return Answer(op_id=op_id, request=kind, done=True, words=words)
+
+    def reap(self) -> None:
+        """Collect operations' processes that have ended; their outcome is in the ledger."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    # --- plans ----------------------------------------------------------------------------------------------------
+
+    async def _plan(self, op_id: OpId, request: MakePlan) -> Answer:
+        await self._reach.until(is_settled, SETTLE_SECONDS)
+        fleet = fleet_facts(self._reach.state)
+        if not fleet.reports:
+            silent = "; ".join(f"{host}: {words}" for host, words in fleet.unreachable)
+            raise CannotAnswer(UNREACHABLE, f"no agent answers, so nothing can be planned. {silent}")
+        try:
+            catalog = await asyncio.to_thread(read_catalog, self._context.catalog_path)
+            hosts = model_hosts(catalog, fleet, request)
+            entry, _, _ = catalog.resolve(request.target)
+            facts, where, words = await self._inspect(op_id, hosts, entry.path)
+            seen = [view.load_generation or 0 for view in self._reach.state.operations.values()]
+            made = plan(
+                catalog,
+                fleet,
+                request,
+                model=facts,
+                now_unix_ms=_unix_ms(),
+                model_words=words,
+                model_host=where,
+                generation_floor=max(seen, default=0),
+            )
+        except (CatalogError, UnknownModel) as error:
+            raise CannotAnswer(REFUSED, str(error.args[0] if error.args else error)) from error
+        refusals = [finding.words for finding in made.findings if finding.severity == "refuse"]
+        code = REFUSED if refusals else DONE
+        return Answer(op_id=op_id, request="MakePlan", done=True, exit_code=code, words="\n".join(refusals), plan=made)
+
+    async def _inspect(
+        self, op_id: OpId, hosts: tuple[HostId, ...], path: str
+    ) -> tuple[ModelFacts | None, HostId | None, str]:
+        """The model's header from the first host that can read it; else why none could."""
+        reasons: list[str] = []
+        for host in hosts:
+            try:
+                result = await self._ask(
+                    host, InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path), INSPECT_SECONDS
+                )
+                return msgspec.convert(result.value.get("model"), ModelFacts), host, ""
+            except CannotAnswer as error:
+                reasons.append(f"{host}: {error}")
+            except msgspec.ValidationError as error:
+                reasons.append(f"{host}: its answer cannot be read: {error}")
+        return None, None, "; ".join(reasons) or "no live host was named to read it from"
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    async def _start_load(self, op_id: OpId, request: StartLoad) -> str:
+        wanted = request.plan
+        computed = plan_digest(wanted)
+        if not request.confirmed == wanted.digest == computed:
+            raise CannotAnswer(
+                REFUSED,
+                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {wanted.digest[:8]} and its "
+                f"content gives {computed[:8]}. Make the plan again and confirm what it shows.",
+            )
+        findings = (*wanted.findings, *recheck(wanted, fleet_facts(self._reach.state)))
+        if has_refusal(findings):
+            refusals = [finding.words for finding in findings if finding.severity == "refuse"]
+            raise CannotAnswer(REFUSED, "\n".join(dict.fromkeys(refusals)))
+        options = {"keep_on_failure": request.keep_on_failure}
+        return await self._start(
+            op_id, "load", wanted.replica, wanted.load_generation, targets_of(wanted), options, wanted
+        )
+
+    async def _start_unload(self, op_id: OpId, request: StartUnload) -> str:
+        state = self._reach.state
+        targets = tuple(
+            target_of(view.host, shard.node_id, shard.rank, shard.node_generation, shard.engine)
+            for view in state.hosts.values()
+            for shard in view.entities.shards.values()
+            if shard.replica == request.replica
+        )
+        reservations = [
+            [view.host, reservation.op_id]
+            for view in state.hosts.values()
+            for reservation in view.entities.reservations.values()
+            if reservation.replica == request.replica
+        ]
+        if not targets and not reservations:
+            self._replica(request.replica)
+            raise CannotAnswer(DONE, f"nothing to do: no host has a shard of {request.replica}")
+        view = state.replicas.get(request.replica)
+        generation = view.load_generation if view else None
+        options = {"why": request.why, "reservations": reservations}
+        return await self._start(op_id, "unload", request.replica, generation, targets, options)
+
+    async def _start_drain(self, op_id: OpId, request: StartDrainRequest) -> str:
+        view = self._replica(request.replica)
+        if request.deadline_seconds <= 0:
+            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        targets = tuple(
+            target_of(s.shard.host, s.shard.node_id, s.shard.rank, s.shard.node_generation, s.shard.engine)
+            for s in view.shards
+            if s.state not in ("stopped", "failed")
+        )
+        if not any(target.rank == 0 for target in targets):
+            raise CannotAnswer(
+                REFUSED, f"{view.id} is {view.state.value} and has no live leader to empty. Unload it instead."
+            )
+        options = {
+            "deadline_seconds": request.deadline_seconds,
+            "at_deadline": request.at_deadline,
+            "admission_closed_by": request.admission_closed_by,
+            "why": request.why,
+        }
+        return await self._start(op_id, "drain", view.id, view.load_generation, targets, options)
+
+    async def _start(
+        self,
+        op_id: OpId,
+        kind: str,
+        subject: str,
+        generation: LoadGeneration | None,
+        targets: tuple[Target, ...],
+        options: dict[str, Any],
+        whole: Plan | None = None,
+    ) -> str:
+        operation = Operation(
+            op_id=op_id,
+            kind=kind,
+            subject=subject,
+            by=self._who,
+            context=self._context.name,
+            load_generation=generation,
+            targets=targets,
+            options=options,
+            started_unix_ms=_unix_ms(),
+            plan=whole,
+        )
+        self._children.append(await asyncio.to_thread(_create_and_spawn, self._context, operation))
+        return op_id
+
+    async def _resume(self, request: ResumeOperation) -> str:
+        view = self._reach.state.operations.get(request.operation)
+        if view is None:
+            raise CannotAnswer(REFUSED, f"there is no operation {request.operation} in {self._context.ledger_folder}")
+        if view.state != "ownerless":
+            raise CannotAnswer(REFUSED, f"{view.id} is {view.state}; only an ownerless operation can be resumed")
+        self._children.append(await asyncio.to_thread(spawn_operation, self._context, view.id))
+        return view.id
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    async def _change_drain(self, op_id: OpId, request: ChangeDrainRequest) -> str:
+        hosts = draining_hosts(self._reach.state, request.replica)
+        if not hosts:
+            self._replica(request.replica)
+            raise CannotAnswer(REFUSED, f"{request.replica} is not draining")
+        if request.action == "force":
+            hosts = hosts[:1]  # the leader goes first, its workers follow it; a worker that goes first aborts it
+        for host in hosts:
+            command = ChangeDrain(
+                op_id=OpId(f"{op_id}-{host}"),
+                replica=request.replica,
+                by=self._who,
+                action=request.action,
+                extend_seconds=request.extend_seconds if request.action == "extend" else 0.0,
+            )
+            await self._ask(host, command, QUICK_SECONDS)
+        return f"{request.action} was taken by {', '.join(hosts)}"
+
+    async def _test(self, op_id: OpId, request: TestRequest) -> Answer:
+        view = self._replica(request.replica)
+        leader = next((shard.shard for shard in view.shards if shard.shard.rank == 0), None)
+        if leader is None:
+            raise CannotAnswer(REFUSED, f"{view.id} is {view.state.value}: no host has its rank 0")
+        command = TestReplica(op_id=op_id, node_id=leader.node_id, prompt=request.prompt, max_tokens=request.max_tokens)
+        result = await self._ask(leader.host, command, command.seconds + _TEST_SLACK_SECONDS)
+        value = {"prompt": request.prompt, **result.value}
+        return Answer(op_id=op_id, request="TestRequest", done=True, words=str(value.get("text", "")), value=value)
+
+    async def _log(self, op_id: OpId, request: LogRequest) -> Answer:
+        node_id = NodeId(request.node_id)
+        having = [view for view in self._reach.state.hosts.values() if node_id in view.entities.shards]
+        if not having:
+            raise CannotAnswer(REFUSED, f"no host has the shard {request.node_id}")
+        newest = max(having, key=lambda view: view.entities.shards[node_id].load_generation)
+        shard = newest.entities.shards[node_id]
+        command = ReadLog(
+            op_id=op_id,
+            node_id=node_id,
+            generation=shard.load_generation,
+            offset=request.offset,
+            limit=request.limit,
+        )
+        result = await self._ask(newest.host, command, QUICK_SECONDS)
+        return Answer(op_id=op_id, request="LogRequest", done=True, value=result.value)
+
+    def _replica(self, replica: ReplicaId) -> ReplicaView:
+        replicas = self._reach.state.replicas
+        if replica not in replicas:
+            known = ", ".join(replicas) or "none"
+            raise CannotAnswer(REFUSED, f"there is no replica {replica!r}; known: {known}")
+        return replicas[replica]
+
+    async def _ask(self, host: HostId, command: Command, seconds: float) -> Result:
+        """The result when it succeeded; else CannotAnswer with the code that fits."""
+        view = self._reach.state.hosts[host]
+        if view.state is not HostState.LIVE:
+            raise CannotAnswer(UNREACHABLE, f"{host} is {view.state.value}: {view.words}")
+        try:
+            result = await self._reach.links[host].ask(command, seconds)
+        except AnswerUnknown as error:
+            raise CannotAnswer(UNKNOWN if error.sent else UNREACHABLE, str(error)) from error
+        except Refusal as error:
+            raise CannotAnswer(REFUSED, f"{host} refused: {error}") from error
+        if result.status != "succeeded":
+            raise CannotAnswer(REFUSED if result.status == "rejected" else FAILED, f"{host}: {result.first_error}")
+        return result
+
+
+def fleet_facts(state: FleetState) -> FleetFacts:
+    """The live hosts' reports as a plan needs them, and why the others are silent."""
+    live = [view for view in state.hosts.values() if view.state is HostState.LIVE and view.facts is not None]
+    return FleetFacts(
+        reports=tuple(_report(view) for view in live),
+        unreachable=tuple((view.host, view.words) for view in state.hosts.values() if view not in live),
+        clock_offsets_ms={view.host: view.clock_offset_ms for view in live if view.clock_offset_ms is not None},
+    )
+
+
+def draining_hosts(state: FleetState, replica: ReplicaId) -> list[HostId]:
+    """The hosts with an open drain of a replica, rank 0's first."""
+    view = state.replicas.get(replica)
+    leader = next((s.shard.host for s in view.shards if s.shard.rank == 0), None) if view else None
+    hosts = [
+        host.host
+        for host in state.hosts.values()
+        if (drain := host.entities.drains.get(replica)) is not None and not drain.outcome
+    ]
+    return sorted(hosts, key=lambda host: (host != leader, host))
+
+
+def target_of(host: HostId, node_id: NodeId, rank: int, generation: int, engine: str) -> Target:
+    """One shard as the target of an operation."""
+    return Target(
+        host=host, node_id=node_id, rank=rank, node_generation=NodeGeneration(generation), adapter_kind=engine
+    )
+
+
+def _report(view: HostView) -> HostReport:
+    assert view.facts is not None
+    return HostReport(
+        host=view.host,
+        agent_epoch=view.agent_epoch,
+        journal_id=view.journal_id,
+        journal_epoch=0,
+        seq=view.head_seq,
+        oldest_seq=0,
+        revision=view.revision,
+        facts=view.facts,
+        entities=view.entities,
+        measurements=tuple(view.measurements.values()),
+        present=view.present,
+    )
+
+
+def _create_and_spawn(context: Context, operation: Operation) -> subprocess.Popen[bytes]:
+    """Write the ledger file, then start the process, which inherits the file's lock."""
+    try:
+        writer = create(context.ledger_folder, operation)
+    except (OSError, LedgerError) as error:
+        raise CannotAnswer(
+            REFUSED, f"the ledger in {context.ledger_folder} cannot be written, so nothing was sent: {error}"
+        ) from error
+    try:
+        return spawn_operation(context, operation.op_id, writer.fd)
+    except OSError as error:
+        raise CannotAnswer(FAILED, f"{operation.op_id} is written and its process did not start: {error}") from error
+    finally:
+        writer.close()
+
+
+def _unix_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)

@@ -1,0 +1,136 @@
+"""Empty a replica: a drain at every rank's agent, followed to its end. The agents end it without us."""
+
+from __future__ import annotations
+
+from backend.contract.commands import ChangeDrain, StartDrain
+from backend.contract.entities import Drain
+from backend.contract.states import HostState
+from backend.contract.words import HostId, LoadGeneration, ReplicaId
+from backend.control.ledger import Target
+from backend.control.operations.conduct import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE, Conduct
+from backend.control.operations.unload import is_seen_gone, prove_all_absent
+from backend.control.views import FleetState
+
+ANSWER_SECONDS = 15.0
+_FOREVER = 3600.0
+
+
+async def drain(conduct: Conduct) -> int:
+    """Run a drain operation to its end; returns its exit code."""
+    operation = conduct.operation
+    hosts = _leader_first(operation.targets)
+    silent = await conduct.connect(set(hosts))
+    if silent and not conduct.has_step("draining"):
+        words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        return conduct.end(UNREACHABLE, f"not drained, as a drain is kept at every rank's agent; {words}")
+    if not conduct.has_step("draining"):
+        refused = await _start(conduct, hosts)
+        if refused is not None:
+            return refused
+        conduct.step(operation.subject, "draining", _start_words(conduct), phase="draining")
+    return await _finish(conduct, hosts, await _follow(conduct, hosts[0]))
+
+
+def _leader_first(targets: tuple[Target, ...]) -> list[HostId]:
+    """The hosts of a replica, rank 0's first."""
+    return list(dict.fromkeys(target.host for target in sorted(targets, key=lambda target: target.rank)))
+
+
+def _start_words(conduct: Conduct) -> str:
+    options = conduct.operation.options
+    return f"draining for at most {float(options['deadline_seconds']):.0f} s, then {options['at_deadline']}"
+
+
+async def _start(conduct: Conduct, hosts: list[HostId]) -> int | None:
+    """Begin at every agent, the leader's first. A refusal cancels those that began; None goes on."""
+    operation, options = conduct.operation, conduct.operation.options
+    begun: list[HostId] = []
+    for host in hosts:
+        command = StartDrain(
+            op_id=conduct.op_id(f"drain-{host}"),
+            replica=ReplicaId(operation.subject),
+            load_generation=LoadGeneration(operation.load_generation or 0),
+            by=conduct.by,
+            why=str(options.get("why", "")),
+            deadline_seconds=float(options["deadline_seconds"]),
+            at_deadline="stop" if options["at_deadline"] == "stop" else "give-up",
+            admission_closed_by=str(options.get("admission_closed_by", "")),
+        )
+        conduct.step(host, "drain", "sent")
+        outcome = await conduct.ask(host, command, ANSWER_SECONDS)
+        if outcome.succeeded:
+            begun.append(host)
+            continue
+        words = f"{host} did not begin to drain: {outcome.words}"
+        conduct.step(host, "refused", words)
+        await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
+        return conduct.end(UNKNOWN if outcome.result is None else REFUSED, words)
+    return None
+
+
+async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:
+    for host in hosts:
+        command = ChangeDrain(
+            op_id=conduct.op_id(f"cancel-{host}"),
+            replica=ReplicaId(conduct.operation.subject),
+            by=conduct.by,
+            action="cancel",
+        )
+        outcome = await conduct.ask(host, command, ANSWER_SECONDS)
+        conduct.step(host, "cancel", "cancelled here" if outcome.succeeded else outcome.words)
+
+
+async def _follow(conduct: Conduct, leader: HostId) -> str:
+    """Wait for the drain's end at rank 0's agent, for as long as it takes; returns its outcome."""
+    operation = conduct.operation
+    target = min(operation.targets, key=lambda target: target.rank)
+
+    def ended(state: FleetState) -> bool:
+        return bool(_outcome(state, leader, operation.load_generation)) or _is_gone(state, target)
+
+    def _outcome(state: FleetState, host: HostId, generation: LoadGeneration | None) -> str:
+        kept = _drain_at(state, host, operation.subject, generation)
+        return kept.outcome if kept is not None else ""
+
+    while not await conduct.reach.until(ended, _FOREVER):
+        continue  # extended again and again, or its host is away: the drain is still open there
+    shard = conduct.reach.state.hosts[leader].entities.shards.get(target.node_id)
+    if shard is not None and shard.node_generation == target.node_generation and shard.state == "failed":
+        return f"rank {target.rank} failed while it drained: {shard.words}"
+    return _outcome(conduct.reach.state, leader, operation.load_generation) or "done"
+
+
+def _drain_at(state: FleetState, host: HostId, replica: str, generation: LoadGeneration | None) -> Drain | None:
+    kept = state.hosts[host].entities.drains.get(ReplicaId(replica))
+    return kept if kept is not None and kept.load_generation == generation else None
+
+
+def _is_gone(state: FleetState, target: Target) -> bool:
+    """The leader ended, was dismissed, or its slot has another generation by now."""
+    host = state.hosts[target.host]
+    if host.state is not HostState.LIVE:
+        return False
+    shard = host.entities.shards.get(target.node_id)
+    other = shard is None or shard.node_generation != target.node_generation
+    return other or is_seen_gone(state, target)
+
+
+async def _finish(conduct: Conduct, hosts: list[HostId], outcome: str) -> int:
+    subject = conduct.operation.subject
+    if outcome in ("given up", "cancelled"):
+        open_here = [
+            host
+            for host in hosts[1:]
+            if (kept := _drain_at(conduct.reach.state, host, subject, conduct.operation.load_generation)) is not None
+            and not kept.outcome
+        ]
+        await _cancel(conduct, open_here)
+        code = UNKNOWN if outcome == "given up" else FAILED
+        return conduct.end(code, f"{subject} serves on: the drain was {outcome}")
+    workers = tuple(target for target in conduct.operation.targets if target.rank != 0)
+    unproven = tuple(target for target in workers if not is_seen_gone(conduct.reach.state, target))
+    conduct.step(subject, "unload", f"the leader is gone, {len(unproven)} workers follow", unknown=len(unproven))
+    await prove_all_absent(conduct, unproven, "its leader is drained")
+    if outcome.startswith("rank "):
+        return conduct.end(FAILED, outcome)
+    return conduct.end(DONE, f"{subject} is drained and gone" + (f" ({outcome})" if outcome != "done" else ""))

@@ -1,0 +1,271 @@
+"""Load what a plan says: reserve everywhere, check everywhere, dial, then LOAD; or take everything back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from backend.contract.commands import Capacities, Check, Expect, Load, ProbeDial, ProbeListen, ReadLog, Reserve
+from backend.contract.findings import Finding, has_refusal, refuse
+from backend.contract.plans import Plan, PlannedShard
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration
+from backend.control.ledger import ROLLING_BACK, Target
+from backend.control.operations.conduct import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE, Conduct, Outcome
+from backend.control.operations.unload import is_seen_gone, prove_all_absent, release
+
+RESERVE_SECONDS = 15.0
+CHECK_SECONDS = 60.0
+LISTEN_SECONDS = 10.0
+DIAL_SECONDS = 3.0
+_DIAL_TRIES = 3
+SLACK_SECONDS = 30.0
+"""Added to the sum of the plan's phases: the time that commands and answers take on their way."""
+LOG_TAIL_BYTES = 4096
+_LOG_TAIL_LINES = 20
+
+
+async def load(conduct: Conduct) -> int:
+    """Run a load operation to its end; returns its exit code."""
+    plan = conduct.operation.plan
+    if plan is None:
+        return conduct.end(REFUSED, "the operation holds no plan, so there is nothing to load")
+    silent = await conduct.connect(set(plan.hosts))
+    if conduct.has_step(ROLLING_BACK):
+        return await _roll_back(conduct, plan, {}, "resumed while rolling back", FAILED)
+    if silent:
+        return await _give_up(conduct, plan, silent)
+    if not conduct.has_step("load"):
+        reserved = await _reserve(conduct, plan)
+        if reserved is not None:
+            return reserved
+        refused = await _check(conduct, plan)
+        if refused is not None:
+            return refused
+    return await _load(conduct, plan)
+
+
+def targets_of(plan: Plan) -> tuple[Target, ...]:
+    """Every shard of a plan as a target."""
+    return tuple(
+        Target(
+            host=shard.host,
+            node_id=shard.node_id,
+            rank=shard.rank,
+            node_generation=shard.node_generation,
+            adapter_kind=plan.engine,
+        )
+        for shard in plan.shards
+    )
+
+
+async def _give_up(conduct: Conduct, plan: Plan, silent: dict[HostId, str]) -> int:
+    words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+    if conduct.has_step("load"):
+        return await _roll_back(conduct, plan, {}, f"unreachable when resumed: {words}", UNREACHABLE)
+    await _release_all(conduct, (host for host in plan.hosts if conduct.has_step("reserve", host)))
+    return conduct.end(UNREACHABLE, f"nothing was started; {words}")
+
+
+# --- reserve and check --------------------------------------------------------------------------------------------
+
+
+async def _reserve(conduct: Conduct, plan: Plan) -> int | None:
+    """Hold everything at every agent, in host-id order. The first refusal releases the rest; None goes on."""
+    seconds = sum(phase.seconds for phase in plan.phases) + 4 * SLACK_SECONDS
+    facts = {fact.host: fact for fact in plan.facts}
+    conduct.step(plan.replica, "reserve", f"reserving at {', '.join(plan.hosts)}", phase="reserving")
+    held: list[HostId] = []
+    for host in plan.hosts:
+        fact = facts.get(host)
+        expect = Expect(agent_epoch=fact.agent_epoch, revision=fact.revision) if fact else Expect()
+        command = Reserve(
+            op_id=conduct.op_id(f"reserve-{host}"), plan=plan, by=conduct.by, seconds=seconds, expect=expect
+        )
+        held.append(host)
+        conduct.step(host, "reserve", "sent")
+        outcome = await conduct.ask(host, command, RESERVE_SECONDS)
+        if outcome.succeeded:
+            continue
+        words = f"{host} did not reserve: {outcome.words}"
+        conduct.step(host, "refused", words)
+        await _release_all(conduct, held)
+        return conduct.end(UNKNOWN if outcome.result is None else REFUSED, f"nothing was started; {words}")
+    return None
+
+
+async def _check(conduct: Conduct, plan: Plan) -> int | None:
+    """Every guard that needs a host, all hosts heard out. None goes on."""
+    conduct.step(plan.replica, "check", f"checking at {', '.join(plan.hosts)}", phase="checking")
+    found = await asyncio.gather(*(_check_host(conduct, plan, host) for host in plan.hosts))
+    findings = [finding for some in found for finding in some]
+    if not has_refusal(findings):
+        conduct.step(plan.replica, "dial", "dialling the advertised addresses", phase="dialling")
+        findings += await _dial_all(conduct, plan)
+    for finding in findings:
+        conduct.step(finding.subject, finding.severity, finding.words)
+    if not has_refusal(findings):
+        return None
+    await _release_all(conduct, plan.hosts)
+    refusals = tuple(finding.words for finding in findings if finding.severity == "refuse")
+    return conduct.end(REFUSED, f"nothing was started; {' '.join(refusals)}", lines=refusals)
+
+
+async def _check_host(conduct: Conduct, plan: Plan, host: HostId) -> list[Finding]:
+    outcome = await conduct.ask(host, Check(op_id=conduct.op_id(f"check-{host}"), plan=plan), CHECK_SECONDS)
+    findings: list[Finding] = []
+    try:
+        findings = msgspec.convert(outcome.value.get("findings", []), list[Finding])
+    except msgspec.ValidationError as error:
+        findings = [refuse("check.unreadable", host, expected="findings", found=error, remedy="Update the older side.")]
+    if not outcome.succeeded and not has_refusal(findings):
+        remedy = f"Look at the agent of {host}, then load again."
+        findings.append(refuse("check.failed", host, expected="an answer", found=outcome.words, remedy=remedy))
+    return findings
+
+
+async def _dial_all(conduct: Conduct, plan: Plan) -> list[Finding]:
+    """Prove from rank 0's host that each worker elsewhere can be reached at the address it advertises."""
+    leader = next((shard for shard in plan.shards if shard.rank == 0), None)
+    if leader is None:
+        return [refuse("plan.leader", plan.replica, expected="a rank 0", found="none", remedy="Plan again.")]
+    others = [shard for shard in plan.shards if shard.host != leader.host and shard.ports]
+    found = await asyncio.gather(*(_dial(conduct, leader, shard) for shard in others))
+    return [finding for finding in found if finding is not None]
+
+
+async def _dial(conduct: Conduct, leader: PlannedShard, worker: PlannedShard) -> Finding | None:
+    nonce, port = os.urandom(8).hex(), worker.ports[0]
+    name = f"{worker.rank}-{nonce}"
+    listen = ProbeListen(
+        op_id=conduct.op_id(f"listen-{name}"), address=worker.advertise, port=port, nonce=nonce, seconds=LISTEN_SECONDS
+    )
+    listening = asyncio.create_task(conduct.ask(worker.host, listen, LISTEN_SECONDS + DIAL_SECONDS))
+    words = "not dialled"
+    try:
+        for attempt in range(1, _DIAL_TRIES + 1):
+            dial = ProbeDial(
+                op_id=conduct.op_id(f"dial-{name}-{attempt}"),
+                address=worker.advertise,
+                port=port,
+                nonce=nonce,
+                seconds=DIAL_SECONDS,
+            )
+            outcome = await conduct.ask(leader.host, dial, DIAL_SECONDS + RESERVE_SECONDS)
+            if outcome.succeeded and outcome.value.get("answered") is True:
+                return None
+            words = str(outcome.value.get("words") or outcome.words)
+            if listening.done() and not listening.result().succeeded:
+                words = f"{worker.host} could not listen there: {listening.result().words}"
+                break
+            await asyncio.sleep(0.3)
+    finally:
+        listening.cancel()
+        await asyncio.wait({listening})
+    return refuse(
+        "address.unreachable",
+        worker.node_id,
+        expected=f"{leader.host} reaches {worker.advertise}:{port} of {worker.host}",
+        found=words,
+        remedy=f"Set advertise in {worker.host}'s agent.toml to an address that {leader.host} can reach.",
+    )
+
+
+async def _release_all(conduct: Conduct, hosts: Iterable[HostId]) -> None:
+    live = [host for host in hosts if conduct.is_live(host)]
+    await asyncio.gather(*(release(conduct, host, conduct.op_id(f"reserve-{host}")) for host in live))
+
+
+# --- load ---------------------------------------------------------------------------------------------------------
+
+
+async def _load(conduct: Conduct, plan: Plan) -> int:
+    """Workers first, hosts in parallel, then the leader; every rank is heard out."""
+    workers = [shard for shard in plan.shards if shard.rank != 0]
+    leader = [shard for shard in plan.shards if shard.rank == 0]
+    outcomes: dict[PlannedShard, Outcome] = {}
+    for group in (workers, leader):
+        if not group:
+            continue
+        ranks = ", ".join(str(shard.rank) for shard in group)
+        conduct.step(plan.replica, "loading", f"loading rank {ranks}", phase="loading")
+        answers = await asyncio.gather(*(_load_shard(conduct, plan, shard) for shard in group))
+        outcomes.update(zip(group, answers, strict=True))
+        bad = {shard: outcome for shard, outcome in outcomes.items() if not outcome.succeeded}
+        if bad:
+            return await _take_back(conduct, plan, outcomes, bad)
+    endpoint = outcomes[leader[0]].value.get("endpoint", "") if leader else ""
+    return conduct.end(DONE, f"{plan.replica} is ready at generation {plan.load_generation}, {endpoint}".rstrip(", "))
+
+
+async def _load_shard(conduct: Conduct, plan: Plan, shard: PlannedShard) -> Outcome:
+    seconds = sum(phase.seconds for phase in plan.phases) + SLACK_SECONDS
+    command = Load(
+        op_id=conduct.op_id(f"load-{shard.rank}"),
+        node_id=shard.node_id,
+        node_generation=NodeGeneration(shard.node_generation),
+        adapter_kind=plan.engine,
+        adapter_content_type=f"application/vnd.ringtop.{plan.engine}.load-v1+json",
+        capacities=Capacities(),
+        reservation=conduct.op_id(f"reserve-{shard.host}"),
+        plan=plan,
+        fence=LoadGeneration(plan.load_generation),
+        by=conduct.by,
+    )
+    conduct.step(shard.node_id, "load", f"rank {shard.rank} sent to {shard.host}")
+    outcome = await conduct.ask(shard.host, command, seconds)
+    words = "up" if outcome.succeeded else outcome.words
+    tail = tuple(str(line) for line in outcome.value.get("log_tail", ()))
+    conduct.step(shard.node_id, "loaded" if outcome.succeeded else "failed", f"rank {shard.rank}: {words}", lines=tail)
+    return outcome
+
+
+async def _take_back(
+    conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Outcome], bad: dict[PlannedShard, Outcome]
+) -> int:
+    why = "; ".join(f"rank {shard.rank} on {shard.host}: {outcome.words}" for shard, outcome in bad.items())
+    if all(outcome.was_rejected for outcome in bad.values()):
+        code = REFUSED
+    elif any(outcome.result is None for outcome in bad.values()):
+        code = UNKNOWN
+    else:
+        code = FAILED
+    if conduct.operation.options.get("keep_on_failure"):
+        kept = ", ".join(str(shard.rank) for shard in plan.shards if shard in outcomes and shard not in bad)
+        await _release_all(conduct, plan.hosts)
+        return conduct.end(code, f"{why}; kept as asked: rank {kept or 'none'}")
+    return await _roll_back(conduct, plan, outcomes, why, code)
+
+
+async def _roll_back(conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Outcome], why: str, code: int) -> int:
+    """Stop what may run of this generation, and end only when each target is proven absent."""
+    by_node = {shard.node_id: outcome for shard, outcome in outcomes.items()}
+    unproven = tuple(
+        target
+        for target in targets_of(plan)
+        if conduct.has_step("load", target.node_id)
+        and not (target.node_id in by_node and by_node[target.node_id].is_absent)
+        and not is_seen_gone(conduct.reach.state, target)
+    )
+    conduct.step(plan.replica, ROLLING_BACK, why, phase=ROLLING_BACK, unknown=len(unproven))
+    await asyncio.gather(*(_keep_log(conduct, target) for target in unproven if conduct.is_live(target.host)))
+    await prove_all_absent(conduct, unproven, f"rolled back: {why}")
+    await _release_all(conduct, plan.hosts)
+    return conduct.end(code, f"{why}; rolled back, every rank is proven absent")
+
+
+async def _keep_log(conduct: Conduct, target: Target) -> None:
+    """Keep the end of a rank's log in the ledger before its process is stopped."""
+    command = ReadLog(
+        op_id=conduct.op_id(f"log-{target.rank}"),
+        node_id=target.node_id,
+        generation=LoadGeneration(target.node_generation),
+        offset=-LOG_TAIL_BYTES,
+        limit=LOG_TAIL_BYTES,
+    )
+    outcome = await conduct.ask(target.host, command, RESERVE_SECONDS)
+    text = str(outcome.value.get("text", "")) if outcome.succeeded else ""
+    words = f"end of the log of rank {target.rank}" if text else f"no log of rank {target.rank}: {outcome.words}"
+    conduct.step(target.node_id, "log", words, lines=tuple(text.splitlines()[-_LOG_TAIL_LINES:]))

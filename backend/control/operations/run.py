@@ -1,0 +1,105 @@
+"""One operation in a process of its own: started before its first command, followed by everybody through its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+from backend.contract.words import OpId
+from backend.control.contexts import Context
+from backend.control.ledger import ENDED, LedgerWriter, ledger_path, reopen
+from backend.control.link import LinkSettings
+from backend.control.operations.conduct import REFUSED, Conduct
+from backend.control.operations.drain import drain
+from backend.control.operations.load import load
+from backend.control.operations.unload import unload
+from backend.control.reach import Reach
+
+BUG = 70
+_KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {"load": load, "unload": unload, "drain": drain}
+
+
+def run_operation(context: Context, op_id: OpId, *, lock_fd: int | None = None) -> int:
+    """Run an operation to its end and return its exit code; one that has ended already returns the same again.
+
+    ``lock_fd`` is the ledger's locked descriptor when it was inherited. Raises OwnerLives when another process runs
+    it, and LedgerError for a file that is missing or damaged.
+    """
+    writer = reopen(context.ledger_folder, op_id, lock_fd)
+    try:
+        last = writer.steps[-1] if writer.steps else None
+        if last is not None and last.what == ENDED:
+            return last.exit_code or 0
+        return asyncio.run(_run(context, writer))
+    finally:
+        writer.close()
+
+
+def command_line(context: Context, op_id: OpId, lock_fd: int | None = None) -> list[str]:
+    """How an operation's process is started."""
+    argv = [sys.executable, "-I", "-m", "backend.control.operations", op_id]
+    argv += ["--home", str(context.home), "--context", context.name]
+    return argv if lock_fd is None else [*argv, "--lock-fd", str(lock_fd)]
+
+
+def spawn_operation(context: Context, op_id: OpId, lock_fd: int | None = None) -> subprocess.Popen[bytes]:
+    """Start an operation's process in a session of its own; what it says goes to a log beside its ledger file."""
+    log = ledger_path(context.ledger_folder, op_id).with_suffix(".log")
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command_line(context, op_id, lock_fd),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=fd,
+            start_new_session=True,
+            cwd="/",
+            pass_fds=() if lock_fd is None else (lock_fd,),
+        )
+    finally:
+        os.close(fd)
+
+
+def outlive_the_terminal() -> None:
+    """A terminal that hangs up, or a pipe that closes, changes nothing for an operation."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+async def _run(context: Context, writer: LedgerWriter) -> int:
+    operation = writer.operation
+    hosts = {target.host for target in operation.targets}
+    hosts |= {host for host, _ in operation.options.get("reservations", [])}
+    unknown = sorted(hosts - context.hosts.keys())
+    reach = Reach(
+        context,
+        sorted(hosts & context.hosts.keys()),
+        console=f"operation-{operation.op_id}",
+        who=operation.by,
+        settings=LinkSettings(tail=64),
+    )
+    conduct = Conduct(writer, reach)
+    if unknown:
+        known = ", ".join(sorted(context.hosts))
+        return conduct.end(REFUSED, f"context {context.name} has no host {unknown[0]!r}; it has {known}")
+    kind = _KINDS.get(operation.kind)
+    if kind is None:
+        return conduct.end(REFUSED, f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(_KINDS))}")
+    links = asyncio.create_task(reach.run())
+    work = asyncio.ensure_future(kind(conduct))
+    try:
+        await asyncio.wait({links, work}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            links.result()  # raises what ended the links
+        return work.result()
+    except Exception as error:
+        conduct.step(operation.subject, "fault", f"a bug of ringtop ended this process: {error!r}")
+        raise
+    finally:
+        links.cancel()
+        await asyncio.wait({links})

@@ -1,0 +1,106 @@
+"""Links to several hosts folded into one fleet state: what a console and an operation have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from backend.contract.states import HostState
+from backend.contract.words import HostId, UnixMs
+from backend.control.contexts import Context
+from backend.control.fleet import empty_fleet, fold_event
+from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
+from backend.control.link import Link, LinkSettings
+from backend.control.views import FleetState, JournalLine
+
+TICK_SECONDS = 1.0
+SLEPT_SECONDS = 5.0
+"""A jump of the clock that counts suspended time against the one that does not: this machine slept."""
+SETTLED = (HostState.LIVE, HostState.UNREACHABLE, HostState.LOST, HostState.REFUSED)
+
+
+class Reach:
+    """Keeps links up and the state folded until ``run`` is cancelled. Everything happens in the loop's thread.
+
+    ``show`` gets the journal lines of each event, ``ticked`` is called once a second.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        hosts: Iterable[HostId],
+        *,
+        console: str,
+        who: str,
+        read_only: bool = False,
+        settings: LinkSettings | None = None,
+        show: Callable[[tuple[JournalLine, ...]], None] | None = None,
+        ticked: Callable[[], None] | None = None,
+    ) -> None:
+        chosen = {host: context.hosts[host] for host in hosts}
+        self._fleet = empty_fleet(context.name, context.label, chosen, read_only=read_only)
+        self._show = show
+        self._ticked = ticked
+        self._changed = asyncio.Event()
+        self.links = {
+            host: Link(host, address, self.apply, console=console, who=who, read_only=read_only, settings=settings)
+            for host, address in chosen.items()
+        }
+
+    @property
+    def state(self) -> FleetState:
+        """The latest state."""
+        return self._fleet.state
+
+    async def run(self) -> None:
+        """Keep everything going. Ends by cancellation, or with the exception of a bug."""
+        async with asyncio.TaskGroup() as group:
+            for link in self.links.values():
+                group.create_task(link.run())
+            group.create_task(self._tick())
+
+    def apply(self, event: AnyFleetEvent) -> None:
+        """Fold one event and wake everybody who waits for a change."""
+        before = self._fleet
+        self._fleet, lines = fold_event(before, event)
+        if lines and self._show is not None:
+            self._show(lines)
+        if self._fleet.state is not before.state:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def until(self, holds: Callable[[FleetState], bool], seconds: float) -> bool:
+        """Whether ``holds`` became true within ``seconds``; it is tried again at each change of the state."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds(self.state):
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _tick(self) -> None:
+        slept = _suspended_seconds()
+        while True:
+            at, unix_ms = time.monotonic(), UnixMs(time.time_ns() // 1_000_000)
+            if (now := _suspended_seconds()) - slept > SLEPT_SECONDS:
+                self.apply(Slept(at=at, unix_ms=unix_ms, seconds=now - slept))
+                for link in self.links.values():
+                    link.reconnect(f"this machine slept for {now - slept:.0f} s")
+            slept = now
+            self.apply(Ticked(at=at, unix_ms=unix_ms))
+            if self._ticked is not None:
+                self._ticked()
+            await asyncio.sleep(TICK_SECONDS)
+
+
+def is_settled(state: FleetState) -> bool:
+    """Every host is live, or it is known why it is not."""
+    return all(host.state in SETTLED for host in state.hosts.values())
+
+
+def _suspended_seconds() -> float:
+    """Seconds that this machine was suspended since its boot; 0 where the system has no clock for it."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boottime) - time.clock_gettime(time.CLOCK_MONOTONIC) if boottime is not None else 0.0

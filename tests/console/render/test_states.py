@@ -1,0 +1,279 @@
+"""What the panels say of a fleet in many states, as text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend.contract.plans import PhaseBound, sealed
+from backend.contract.states import HostState, ReplicaState
+from backend.contract.words import HostId, NodeGeneration
+from backend.control.views import FleetState
+from console.actions import Selection
+from console.render.bars import banner_words, footer_line, header_line, rule_line
+from console.render.cells import Line, Look, Table, line_text, text_lines
+from console.render.details import shard_page
+from console.render.drain import before_lines, live_lines
+from console.render.drift import drift_lines
+from console.render.glyphs import ASCII
+from console.render.help import help_lines
+from console.render.hosts import host_page, host_table
+from console.render.journal import journal_cells, journal_page
+from console.render.operations import operation_lines, operation_table, quit_lines
+from console.render.plan import plan_lines
+from console.render.replicas import replica_table
+from console.render.ring import ring_lines
+from console.render.shards import shard_table
+from console.safe_text import width_of
+from tests.console import worlds as w
+
+LOOK = Look(zone=UTC, now=w.NOW, now_ms=w.NOW_MS)
+
+
+def _row(table: Table, key: str, width: int = 200) -> str:
+    index = [row.key for row in table.rows].index(key)
+    return text_lines(table, width)[index + 1]
+
+
+def _text(lines: list[Line]) -> str:
+    return "\n".join(line_text(each) for each in lines)
+
+
+def test_a_ready_replica_is_quiet() -> None:
+    row = _row(replica_table(w.fleet(w.replica()), LOOK), "tiny-1")
+    assert row.split() == ["tiny-1", "ready", "…0123", "3/3", "28.1", "2", "0", "="]
+
+
+def test_a_drain_shows_the_time_it_has_left() -> None:
+    view = w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=102_000)
+    assert _row(replica_table(w.fleet(view), LOOK), "tiny-1").endswith("1:42")
+
+
+def test_unknown_counts_are_question_marks_and_those_of_an_ended_replica_are_dashes() -> None:
+    table = replica_table(w.busy_fleet(), LOOK)
+    assert _row(table, "qwen-122b-1").split()[3:8] == ["2/3", "?", "?", "?", "?"]
+    assert _row(table, "glm-2").split()[4:7] == ["-", "-", "-"]
+
+
+def test_overdue_counts_say_how_old_they_are() -> None:
+    view = w.replica(measured_at=w.NOW - 70)
+    assert "1 min old" in _row(replica_table(w.fleet(view), LOOK), "tiny-1")
+    fresh = w.replica(measured_at=w.NOW - 5)
+    assert "old" not in _row(replica_table(w.fleet(fresh), LOOK), "tiny-1")
+
+
+def test_a_rollback_says_how_many_targets_are_unknown() -> None:
+    view = w.replica(state=ReplicaState.ROLLING_BACK, unknown_targets=2)
+    assert "rolling back (2 unknown)" in _row(replica_table(w.fleet(view), LOOK), "tiny-1")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (w.fleet(), "L loads a model"),
+        (w.fleet(models={}, catalog_words="catalog.toml is missing"), "catalog.toml is missing"),
+        (w.fleet(hosts={}), "ringtop up"),
+        (w.fleet(hosts={HostId("a"): w.host("a", HostState.LOST)}), "No host answers"),
+    ],
+)
+def test_an_empty_fleet_says_what_to_do(state: FleetState, words: str) -> None:
+    assert words in text_lines(replica_table(state, LOOK), 80)[-1]
+
+
+def test_a_generation_and_a_bound_that_differ_are_loud_with_their_value() -> None:
+    state = w.busy_fleet()
+    view = next(each for each in state.replicas.values() if each.id == "step37-1")
+    row = _row(shard_table(view, LOOK), "step37-1/2")
+    assert "≠ 1 " in row
+    assert "≠ 59 136 012" in row
+    assert _row(shard_table(view, LOOK), "step37-1/1").split()[4:7] == ["=", "137", "935"]
+
+
+def test_the_leader_without_layers_has_nothing_to_compare() -> None:
+    row = _row(shard_table(w.replica(), LOOK), "tiny-1/0")
+    assert row.split()[4:7] == ["=", "-", "-"]
+
+
+def test_an_exited_shard_shows_how_it_ended_and_the_last_line_of_its_log() -> None:
+    view = w.replica(shards=(w.exited(),))
+    row = _row(shard_table(view, LOOK), "glm-2/2")
+    assert "signal 9 (out of memory) after 41 s: alloc failed: 61 GiB" in row
+
+
+def test_a_word_of_a_newer_agent_stays_readable() -> None:
+    view = w.replica(shards=(w.shard_view(1, state="simmering"),))
+    assert "unknown(simmering)" in _row(shard_table(view, LOOK), "tiny-1/1")
+
+
+def test_a_silent_host_says_why_and_what_it_has_is_unknown() -> None:
+    row = _row(host_table(w.busy_fleet(), LOOK), "gpu-c")
+    assert "unreachable" in row
+    assert "next try" in row
+    assert row.split()[2:5] == ["?", "?", "?"]
+
+
+def test_a_clock_that_is_off_is_said() -> None:
+    assert "+2.1 s" in _row(host_table(w.busy_fleet(), LOOK), "gpu-b")
+
+
+def test_the_header_counts_hosts_drifts_and_names_the_context() -> None:
+    text = line_text(header_line(w.busy_fleet(), LOOK, 80))
+    assert text.split() == ["ringtop", "PROD", "2/3", "hosts", "1", "running", "1", "drift", "live", "12:04"]
+    assert width_of(text) == 80
+    assert "READ-ONLY" in line_text(header_line(w.fleet(read_only=True), LOOK, 80))
+    assert "connecting" in line_text(header_line(None, LOOK, 80))
+
+
+def test_the_banner_comes_with_a_fault_and_with_a_backend_that_stands_still() -> None:
+    assert banner_words(w.fleet(), w.NOW - 1, LOOK) == ""
+    assert "does not move" in banner_words(w.fleet(), w.NOW - 3, LOOK)
+    assert "RuntimeError: x" in banner_words(w.fleet(fault="Traceback\nRuntimeError: x"), w.NOW, LOOK)
+
+
+def test_the_footer_names_only_what_works_now_and_always_help_and_quit() -> None:
+    ready = line_text(footer_line(w.fleet(w.replica()), Selection(replica="tiny-1"), 80))
+    assert "D drain" in ready
+    failed = line_text(footer_line(w.fleet(w.replica(state=ReplicaState.FAILED)), Selection(replica="tiny-1"), 80))
+    assert "D drain" not in failed
+    for width in (30, 80):
+        text = line_text(footer_line(w.fleet(w.replica()), Selection(replica="tiny-1"), width))
+        assert "? help  q quit" in text
+        assert width_of(text.rstrip()) <= width
+
+
+def test_a_plan_shows_bounds_candidates_findings_and_the_longest_time() -> None:
+    text = _text(plan_lines(w.plan(refused=True, warned=True), w.fleet(), LOOK, 100))
+    for words in (
+        "137 935 244",
+        "refuse address.loopback",
+        "gpu-b advertises 127.0.0.1",
+        "warn   clock.offset",
+        "not chosen  gpu-c: unreachable",
+        "Takes up to 6 min 10 s",
+        "61 GiB / 0.2 GiB/s",
+        "Load refused by 1 finding",
+    ):
+        assert words in text
+    assert text.index("refuse ") < text.index("warn ")
+    assert "tensors of blocks" in _text(plan_lines(w.plan(), None, LOOK, 100, derivation=True))
+
+
+def test_no_line_of_a_plan_is_wider_than_its_room() -> None:
+    long = msgspec.structs.replace(w.plan(warned=True), phases=(PhaseBound("loading", 1.0, "x " * 200),))
+    for width in (40, 78, 100):
+        assert max(width_of(line_text(each)) for each in plan_lines(sealed(long), w.fleet(), LOOK, width)) <= width
+
+
+def test_a_drain_says_its_three_numbers_and_who_counted() -> None:
+    view = w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=102_000)
+    text = _text(live_lines(view, "tiny-1", LOOK, 80))
+    for words in ("in flight 2", "oldest 38 s", "left 1:42", "from the engine's metrics", "admission is open"):
+        assert words in text
+    assert "nobody counts" in _text(before_lines(w.replica(source=""), LOOK, 80))
+    assert "in flight ?" in _text(before_lines(w.replica(in_flight=None), LOOK, 80))
+    assert "given up" in _text(live_lines(w.replica(drain=w.drain(outcome="given up")), "tiny-1", LOOK, 80))
+    assert "is gone" in _text(live_lines(None, "tiny-1", LOOK, 80))
+
+
+def test_a_ring_says_where_it_is_broken_and_closes_when_it_is_not() -> None:
+    whole = _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 80))
+    assert "└─▶ client" in whole
+    assert "broken" not in whole
+    broken = _text(ring_lines(w.busy_fleet(), "glm-2", LOOK, 80))
+    assert broken.index("1  gpu-a") < broken.index("the ring is broken here") < broken.index("2  gpu-b")
+    missing = _text(ring_lines(w.fleet(w.replica(shards=())), "tiny-1", LOOK, 80))
+    assert missing.count("no agent reports this rank") == 3
+
+
+def test_drift_says_both_values_what_comes_of_it_and_what_to_do() -> None:
+    text = _text(drift_lines(w.busy_fleet(), LOOK, 80))
+    for words in ("step37-1/3", "1764412800123", "gpu-b 1", "hangs", "Load again"):
+        assert words in text
+    assert "Nothing differs" in _text(drift_lines(w.fleet(), LOOK, 80))
+
+
+def test_operations_show_their_steps_and_quitting_says_what_goes_on() -> None:
+    state = w.busy_fleet()
+    assert "tiny-1/1 loading" in _row(operation_table(state, LOOK), "op-1")
+    assert "reads 61 GiB" in _text(operation_lines(state, "op-1", LOOK, 80))
+    assert "Waiting" in _text(operation_lines(state, "op-7", LOOK, 80))
+    refused = w.fleet(answers={"op-7": w.answer("op-7", exit_code=2, words="the plan is old")})
+    assert "the plan is old" in _text(operation_lines(refused, "op-7", LOOK, 80))
+    leaving = _text(quit_lines(state, 80))
+    assert "load tiny-1" in leaving
+    assert "drain of tiny-1 goes on" in leaving
+    assert "Nothing is under way" in _text(quit_lines(w.fleet(), 80))
+
+
+def test_journal_lines_keep_their_level_readable_without_colour() -> None:
+    alarm = line_text(journal_cells(w.journal_line(level="alarm", kind="shard.exited"), LOOK))
+    assert alarm.startswith("12:04:31!!gpu-a")
+    assert "exited" in alarm
+    assert line_text(journal_cells(w.journal_line(level="warn"), LOOK)).startswith("12:04:31! gpu-a")
+    assert "shard.ready" in _text(journal_page([w.journal_line(by="alice")], LOOK, 80))
+
+
+def _everything(state: FleetState, look: Look) -> str:
+    views = list(state.replicas.values())
+    tables = [replica_table(state, look), host_table(state, look), operation_table(state, look)]
+    tables += [shard_table(view, look) for view in views]
+    pages = [drift_lines(state, look, 80), help_lines(state, Selection(), 80), quit_lines(state, 80)]
+    pages += [ring_lines(state, view.id, look, 80) for view in views]
+    pages += [shard_page(state, each.shard.node_id, look, 80) for view in views for each in view.shards]
+    pages += [live_lines(view, view.id, look, 80) for view in views]
+    pages += [host_page(state, host, look) for host in state.hosts]
+    pages += [plan_lines(w.plan(refused=True), state, look, 80, derivation=True)]
+    pages += [[header_line(state, look, 80), rule_line("shards", look, 80, note="n", focused=True)]]
+    text = [each for table in tables for each in text_lines(table, 80, glyphs=look.glyphs)]
+    return "\n".join(text + [_text(lines) for lines in pages])
+
+
+def test_in_ascii_nothing_is_left_that_is_not_ascii() -> None:
+    look = Look(glyphs=ASCII, zone=UTC, now=w.NOW, now_ms=w.NOW_MS)
+    strange = [each for each in _everything(w.busy_fleet(), look) if not each.isascii()]
+    assert not strange
+
+
+def _hostile(value: Any, text: str) -> Any:
+    """Every free text field of a structure replaced by this text."""
+    if isinstance(value, msgspec.Struct):
+        changed = {}
+        for name in value.__struct_fields__:
+            old = getattr(value, name)
+            keep = name in ("state", "bound", "generation", "severity", "digest", "at_deadline", "status")
+            changed[name] = old if keep and isinstance(old, str) else _hostile(old, text)
+        return msgspec.structs.replace(value, **changed)
+    if isinstance(value, dict):
+        return {key: _hostile(each, text) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_hostile(each, text) for each in value)
+    return text if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("text", ["\x1b]52;c;AAAA\x07", "[/x][bold", "\u202e\u200b\x9b2J", "模" * 200, "x" * 9000, ""])
+def test_whatever_a_host_says_in_any_field_is_shown_and_steers_nothing(text: str) -> None:
+    shown = _everything(_hostile(w.busy_fleet(), text), LOOK)
+    assert not set(shown) & set("\x1b\x07\x9b\u202e\u200b")
+
+
+def test_a_node_generation_of_any_size_is_shown() -> None:
+    view = w.shard_view(1, node_generation=NodeGeneration(2**64 - 1), generation="differs")
+    assert "≠ 18446744073709551615" in _row(shard_table(w.replica(shards=(view,)), LOOK), "tiny-1/1")
+
+
+def test_what_the_one_shot_commands_use_imports_neither_textual_nor_rich() -> None:
+    code = (
+        "import sys, console, console.actions, console.safe_text\n"
+        "import console.render.bars, console.render.details, console.render.help, console.render.journal\n"
+        "import console.render.operations, console.render.plan, console.render.ring, console.render.drift\n"
+        "import console.render.replicas, console.render.hosts, console.render.drain, console.render.catalog\n"
+        "bad = [each for each in sys.modules if each.partition('.')[0] in ('textual', 'rich')]\n"
+        "sys.exit(f'imported: {bad}' if bad else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
