@@ -61,15 +61,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._main = MainScreen(self.painter)
 
     def on_mount(self) -> None:
-        """Draw first; the backend is started when the first frame is out."""
+        """Draw first; the main screen starts the backend when it stands."""
         self.register_theme(self._palette.framework)
         self.theme = self._palette.framework.name
         self.push_screen(self._main)
         self._catch_signals()
         self.set_interval(TERMINAL_CHECK_SECONDS, self._check_terminal)
-        self.call_after_refresh(self._start_backend)
 
-    def _start_backend(self) -> None:
+    def start_backend(self) -> None:
+        """Called once, when the first frame is out: what the backend imports must not delay it."""
         self._backend.start()
         self._is_started = True
         self.set_interval(self._data_seconds, self.tick)

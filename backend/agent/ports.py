@@ -106,8 +106,9 @@ def _bind_words(address: str, port: int, refused: OSError) -> str:
 
 def _reason(refused: OSError) -> str:
     """The system's words; asyncio replaces them with its own, and a name that does not resolve has none."""
-    is_system = refused.errno is not None and refused.errno > 0
-    return os.strerror(refused.errno) if is_system else (refused.strerror or str(refused))
+    if refused.errno is not None and refused.errno > 0:
+        return os.strerror(refused.errno)
+    return refused.strerror or str(refused)
 
 
 def ephemeral_range(proc: Path = PROC) -> tuple[int, int]:

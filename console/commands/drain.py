@@ -99,13 +99,13 @@ def follow_drain(backend: Backend, settings: Settings, replica: str, request: An
 
 
 def _numbers(state: FleetState, settings: Settings, replica: str) -> str:
-    """In flight, oldest, time left, and who counted; empty while no drain runs. Time moves in steps of 5 seconds."""
+    """In flight, oldest, time left, and who counted; empty unless it drains now. Time moves in steps of 5 seconds."""
     from console.render.cells import line_text
     from console.render.drain import counts_line, source_words
     from console.render.values import countdown
 
     view = next((each for each in state.replicas.values() if each.id == replica), None)
-    if view is None or view.drain is None or view.drain.outcome:
+    if view is None or view.drain is None or view.state.value != "draining":
         return ""
     look = look_for(settings)
     left = None if view.drain_left_ms is None else -(-view.drain_left_ms // 5000) * 5000

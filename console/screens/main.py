@@ -27,6 +27,7 @@ from console.widgets.lines import LineView
 if TYPE_CHECKING:
     from console.app import ConsoleApp
 
+_LOWER = ("hosts", "shards", "journal")
 WIDE = 120
 """From this many columns on, hosts, shards and journal stand side by side and generations are whole."""
 
@@ -36,7 +37,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, painter: Any) -> None:
         super().__init__()
-        self._painter = painter
+        self._header = LineView(painter, id="header", fill="header")
+        self._banner = LineView(painter, id="banner", fill="banner")
+        self._footer = LineView(painter, id="footer")
+        self._prompt = PromptLine(id="prompt")
+        self._grids = {name: Grid(painter, id=name) for name in ("replicas", "hosts", "shards")}
+        self._journal = Journal(painter, id="journal")
+        self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
+        self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
         self._replica_rows = RowMemory(replica_cells)
         self._message: tuple[str, str] | None = None
         self._lower_shows = "shards"
@@ -51,31 +59,29 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """Everything that the first frame needs; nothing waits for a host."""
-        paint = self._painter
-        yield LineView(paint, id="header", fill="header")
-        yield LineView(paint, id="banner", fill="banner")
+        yield self._header
+        yield self._banner
         with Vertical(id="upper"):
-            yield Grid(paint, id="replicas")
+            yield self._grids["replicas"]
         with Horizontal(id="lower"):
-            with Vertical(id="hosts-panel"):
-                yield LineView(paint, id="hosts-rule", classes="rule")
-                yield Grid(paint, id="hosts")
-            with Vertical(id="shards-panel"):
-                yield LineView(paint, id="shards-rule", classes="rule")
-                yield Grid(paint, id="shards")
-            with Vertical(id="journal-panel"):
-                yield LineView(paint, id="journal-rule", classes="rule")
-                yield Journal(paint, id="journal")
-        yield LineView(paint, id="footer")
-        yield PromptLine(id="prompt")
+            for name, panel in self._panels.items():
+                with panel:
+                    yield self._rules[name]
+                    yield self._pane_widget(name)
+        yield self._footer
+        yield self._prompt
 
     def on_mount(self) -> None:
-        """The replicas have the keys."""
-        self.query_one("#banner", LineView).display = False
-        self.query_one(PromptLine).display = False
-        self.query_one("#replicas", Grid).set_table(Table(replica_columns(Look()), (), "Asking every host."))
-        self.query_one("#replicas", Grid).focus()
+        """The replicas have the keys; when this is drawn, the backend may start."""
+        self._banner.display = False
+        self._prompt.display = False
+        self._grids["replicas"].set_table(Table(replica_columns(Look()), (), "Asking every host."))
+        self._grids["replicas"].focus()
         self._arrange()
+        self.call_after_refresh(self.console.start_backend)
+
+    def _pane_widget(self, name: str) -> Grid | Journal:
+        return self._journal if name == "journal" else self._grids[name]
 
     # --- what the panels show -------------------------------------------------------------------------------
 
@@ -88,9 +94,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """What the cursors stand on, and which panel has the keys."""
         pane = self._pane()
         return Selection(
-            replica=self.query_one("#replicas", Grid).cursor_key,
-            node_id=self.query_one("#shards", Grid).cursor_key if pane == "shards" else None,
-            host=self.query_one("#hosts", Grid).cursor_key if pane == "hosts" else None,
+            replica=self._grids["replicas"].cursor_key,
+            node_id=self._grids["shards"].cursor_key if pane == "shards" else None,
+            host=self._grids["hosts"].cursor_key if pane == "hosts" else None,
             pane="lower" if pane in ("shards", "hosts") else pane,
         )
 
@@ -106,27 +112,26 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if state is None:
             return
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
-        self.query_one("#replicas", Grid).set_table(Table(replica_columns(look), rows, empty_words(state)))
+        self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._draw_shards(state, look)
         second = int(look.now) // 5
         if self._seen_hosts is not state.hosts or second != self._second:
             self._seen_hosts, self._second = state.hosts, second
-            self.query_one("#hosts", Grid).set_table(host_table(state, look))
+            self._grids["hosts"].set_table(host_table(state, look))
         self._draw_rules(state, look)
         self._draw_footer(state)
 
     def _draw_bars(self, state: FleetState | None, look: Look) -> None:
-        self.query_one("#header", LineView).set_lines([header_line(state, look, self.app.size.width)])
+        self._header.set_lines([header_line(state, look, self.app.size.width)])
         words = banner_words(state, self.console.stamp(), look)
-        banner = self.query_one("#banner", LineView)
-        banner.display = bool(words)
-        banner.set_lines([line(cell(f" {words}", "banner"))])
+        self._banner.display = bool(words)
+        self._banner.set_lines([line(cell(f" {words}", "banner"))])
 
     def _draw_shards(self, state: FleetState, look: Look) -> None:
-        self.query_one("#shards", Grid).set_table(shard_table(self._selected(state), look))
+        self._grids["shards"].set_table(shard_table(self._selected(state), look))
 
     def _selected(self, state: FleetState) -> ReplicaView | None:
-        key = self.query_one("#replicas", Grid).cursor_key
+        key = self._grids["replicas"].cursor_key
         return next((view for view in state.replicas.values() if view.id == key), None)
 
     def _draw_rules(self, state: FleetState, look: Look) -> None:
@@ -135,26 +140,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
         shards = "shards" if view is None else view.id
         self._rule("shards", shards, look, pane, note="" if view is None else view.endpoint)
         self._rule("hosts", "hosts", look, pane)
-        journal = self.query_one(Journal)
+        journal = self._journal
         title = "journal, all hosts, following" if journal.is_following else "journal, standing still"
         note = f"+{journal.new_count} new, F follows" if not journal.is_following else ""
         self._rule("journal", title, look, pane, note=note)
 
     def _rule(self, name: str, title: str, look: Look, pane: str, *, note: str = "") -> None:
-        panel = self.query_one(f"#{name}-panel")
-        if not panel.display:
+        if not self._panels[name].display:
             return
-        widget = self.query_one(f"#{name}")
-        if isinstance(widget, Grid | Journal) and widget.filter_text:
+        widget = self._pane_widget(name)
+        if widget.filter_text:
             title = f"{title}, only {widget.filter_text}"
         if isinstance(widget, Grid) and widget.hidden_rows:
             note = f"{len(widget.rows)} rows" + (f"  {note}" if note else "")
-        bar = self.query_one(f"#{name}-rule", LineView)
+        bar = self._rules[name]
         width = bar.size.width or self.app.size.width
         bar.set_lines([rule_line(title, look, width, note=note, focused=pane == name)])
 
     def _draw_footer(self, state: FleetState | None) -> None:
-        footer = self.query_one("#footer", LineView)
+        footer = self._footer
         width = self.app.size.width
         if self._message is not None:
             words, style = self._message
@@ -174,7 +178,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 ]
             )
             return
-        grid = self.query_one("#replicas", Grid)
+        grid = self._grids["replicas"]
         bar = footer_line(state, self.selection(), width)
         if grid.filter_text:
             bar = line(cell(f" only {grid.filter_text} ", "state.warn"), *bar)
@@ -182,17 +186,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def take_journal(self, lines: tuple[JournalLine, ...], look: Look) -> None:
         """Records that arrived."""
-        journal = self.query_one(Journal)
+        journal = self._journal
         journal.look = look
         journal.extend(lines)
 
     def journal_position(self) -> int:
         """The index of the newest record on this screen."""
-        return self.query_one(Journal).last_index
+        return self._journal.last_index
 
     def visible_journal(self) -> Sequence[JournalLine]:
         """The records that are on the screen now."""
-        return self.query_one(Journal).visible_lines()
+        return self._journal.visible_lines()
 
     def on_screen_suspend(self) -> None:
         """A dialog has the keys."""
@@ -240,7 +244,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._focus_moved()
 
     def _focus_moved(self) -> None:
-        for grid in self.query(Grid):
+        for grid in self._grids.values():
             grid.refresh_cursor()
         if self.console.state is not None:
             self._draw_rules(self.console.state, self.console.look())
@@ -258,77 +262,73 @@ class MainScreen(Screen[None], inherit_bindings=False):
         wide = self.is_wide
         self.set_class(wide, "wide")
         self._replica_rows.forget()
-        self.query_one("#hosts-panel").display = wide or self._lower_shows == "hosts"
-        self.query_one("#shards-panel").display = wide or self._lower_shows == "shards"
+        self._panels["hosts"].display = wide or self._lower_shows == "hosts"
+        self._panels["shards"].display = wide or self._lower_shows == "shards"
 
     # --- what actions do here -------------------------------------------------------------------------------
 
     def switch_lower(self) -> None:
         """Shards or hosts in the lower panel; both are there on a wide screen, and then hosts get the keys."""
         if self.is_wide:
-            self.query_one("#hosts", Grid).focus()
+            self._grids["hosts"].focus()
             return
         had_keys = self._pane() in ("shards", "hosts")
         self._lower_shows = "hosts" if self._lower_shows == "shards" else "shards"
         self._arrange()
         if had_keys:
-            self.query_one(f"#{self._lower_shows}", Grid).focus()
+            self._grids[self._lower_shows].focus()
         self.call_after_refresh(self._redraw)
 
     def focus_pane(self, step: int) -> None:
         """Give the keys to the next panel that is shown."""
         panes = ["replicas"]
-        panes += [name for name in ("hosts", "shards", "journal") if self.query_one(f"#{name}-panel").display]
+        panes += [name for name in _LOWER if self._panels[name].display]
         at = panes.index(self._pane()) if self._pane() in panes else 0
-        self.query_one(f"#{panes[(at + step) % len(panes)]}").focus()
+        self._pane_widget(panes[(at + step) % len(panes)]).focus()
 
     def move(self, action: str) -> None:
         """Move in the panel that has the keys."""
-        widget = self.query_one(f"#{self._pane()}")
-        if isinstance(widget, Grid | Journal):
-            step = widget.move_cursor if isinstance(widget, Grid) else widget.scroll_by
-            moves = {
-                "down": lambda: step(1),
-                "up": lambda: step(-1),
-                "page-down": lambda: widget.move_page(1),
-                "page-up": lambda: widget.move_page(-1),
-                "first": lambda: widget.move_to_end(first=True),
-                "last": lambda: widget.move_to_end(first=False),
-            }
-            moves[action]()
+        widget = self._pane_widget(self._pane())
+        moves = {
+            "down": lambda: widget.move_cursor(1),
+            "up": lambda: widget.move_cursor(-1),
+            "page-down": lambda: widget.move_page(1),
+            "page-up": lambda: widget.move_page(-1),
+            "first": lambda: widget.move_to_end(first=True),
+            "last": lambda: widget.move_to_end(first=False),
+        }
+        moves[action]()
 
     def toggle_follow(self) -> None:
         """The journal stands still, or follows again."""
-        self.query_one(Journal).toggle_follow()
+        self._journal.toggle_follow()
 
     def select_replica(self, replica: str) -> bool:
         """Put the cursor on a replica; False when it is not shown."""
-        return self.query_one("#replicas", Grid).select(replica)
+        return self._grids["replicas"].select(replica)
 
     def set_filter(self, text: str) -> None:
         """Filter the panel that has the keys."""
-        widget = self.query_one(f"#{self._pane()}")
-        if isinstance(widget, Grid | Journal):
-            widget.set_filter(text)
+        self._pane_widget(self._pane()).set_filter(text)
         self._redraw()
 
     def ask(self, kind: str) -> None:
         """Open the line at the bottom for a filter or a command."""
-        self.query_one("#footer").display = False
-        widget = self.query_one(f"#{self._pane()}")
-        text = widget.filter_text if kind == "filter" and isinstance(widget, Grid | Journal) else ""
-        self.query_one(PromptLine).open(kind, text, widget)
+        self._footer.display = False
+        widget = self._pane_widget(self._pane())
+        text = widget.filter_text if kind == "filter" else ""
+        self._prompt.open(kind, text, widget)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """A filter works while it is typed."""
-        prompt = self.query_one(PromptLine)
+        prompt = self._prompt
         if prompt.kind == "filter" and prompt.display and isinstance(prompt.return_to, Grid | Journal):
             prompt.return_to.set_filter(event.value)
             self._redraw()
 
     def on_prompt_line_done(self, event: PromptLine.Done) -> None:
         """The line is closed; a command goes to the registry."""
-        self.query_one("#footer").display = True
+        self._footer.display = True
         event.return_to.focus()
         if event.kind == "command" and event.text:
             self.console.run_command(event.text)

@@ -121,8 +121,8 @@ class Journal(Widget, can_focus=True):
         else:
             self.follow()
 
-    def scroll_by(self, count: int) -> None:
-        """Move by so many lines; past the newest it follows again."""
+    def move_cursor(self, count: int) -> None:
+        """Move the place by so many lines; past the newest it follows again."""
         last = max(0, len(self._shown) - self.size.height)
         top = self._top() + count
         if top >= last:
@@ -135,12 +135,12 @@ class Journal(Widget, can_focus=True):
 
     def move_page(self, pages: int) -> None:
         """Move by as many lines as are visible."""
-        self.scroll_by(pages * max(1, self.size.height - 1))
+        self.move_cursor(pages * max(1, self.size.height - 1))
 
     def move_to_end(self, *, first: bool) -> None:
         """Go to the oldest line held, or follow."""
         if first:
-            self.scroll_by(-len(self._shown))
+            self.move_cursor(-len(self._shown))
         else:
             self.follow()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from backend.api import SubmitRefused
 from backend.contract.words import OpId
 from backend.control.requests import Request
 from backend.control.views import Answer, FleetState, JournalLine
@@ -45,7 +46,7 @@ class StandInDoor:
 
     def submit(self, request: Request) -> OpId:
         if self.refuses_with:
-            raise RuntimeError(self.refuses_with)
+            raise SubmitRefused(self.refuses_with)
         self.submitted.append(request)
         op_id = OpId(f"op-{100 + len(self.submitted)}")
         made = self._answerer(request) if self._answerer is not None else None

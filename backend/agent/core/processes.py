@@ -17,7 +17,7 @@ from backend.agent.core.state import (
     StopEngine,
     Stuck,
 )
-from backend.agent.core.stopping import begin_stop
+from backend.agent.core.stopping import begin_stop, dismiss
 from backend.agent.core.turn import Turn
 from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard
 from backend.contract.reports import Measurement
@@ -141,9 +141,12 @@ def on_gone(turn: Turn, event: Gone) -> None:
     reason = f"{shard.words} ({shard.exit.words})" if shard.exit else shard.words
     tail = list(shard.exit.log_tail) if shard.exit else []
     failed = Result(status="failed", resource_state="absent", first_error=reason, value={"log_tail": tail})
+    was_unloaded = bool(turn.open_operations("unload", shard.node_id))
     _end_operations(turn, event.node_id, failed)
     _follow_leader(turn, shard)
     drains.on_stopped(turn, shard)
+    if was_unloaded:
+        dismiss(turn, shard, "unload", None)
 
 
 def on_stuck(turn: Turn, event: Stuck) -> None:

@@ -76,6 +76,7 @@ def test_unload_ends_when_the_group_is_proven_gone() -> None:
     world.gone(plan, 1)
     result = world.answer("un-1")
     assert (result.status, result.resource_state) == ("succeeded", "absent")
+    assert NodeId("tiny-1/1") not in world.state.entities.shards
     assert world.is_quiet()
 
 

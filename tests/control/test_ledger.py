@@ -1,0 +1,218 @@
+"""The ledger: whole before anything is sent, readable after any crash, and honest about who owns what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, UnixMs
+from backend.control.ledger import (
+    ENDED,
+    LedgerError,
+    LedgerReader,
+    Operation,
+    OwnerLives,
+    Step,
+    Target,
+    create,
+    has_owner,
+    ledger_path,
+    new_op_id,
+    read_operation,
+    reopen,
+)
+from tests.control.factories import GENERATION, A, a_plan
+
+APPENDER = """
+import sys
+from pathlib import Path
+from backend.contract.words import OpId
+from backend.control.ledger import Step, reopen
+writer = reopen(Path(sys.argv[1]), OpId(sys.argv[2]))
+n = 0
+while True:
+    n += 1
+    writer.append(Step(at_unix_ms=n, target="t", what="note", words=f"{n} " + "x" * 2000, lines=("y" * 4000,)))
+"""
+
+
+def an_operation(op_id: str = "load-1-ab") -> Operation:
+    target = Target(
+        host=A, node_id=NodeId("tiny-1/0"), rank=0, node_generation=NodeGeneration(GENERATION), adapter_kind="llamacpp"
+    )
+    return Operation(
+        op_id=OpId(op_id),
+        kind="load",
+        subject="tiny-1",
+        by="alice",
+        context="local",
+        load_generation=LoadGeneration(GENERATION),
+        targets=(target,),
+        options={"keep_on_failure": False},
+        started_unix_ms=UnixMs(5),
+        plan=a_plan(),
+    )
+
+
+def a_step(words: str = "w", **fields: object) -> Step:
+    return Step(at_unix_ms=UnixMs(6), target="tiny-1/0", what=str(fields.pop("what", "load")), words=words, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def appender(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real process that owns an operation and appends without end."""
+    create(tmp_path, an_operation()).close()
+    process = subprocess.Popen([sys.executable, "-c", APPENDER, str(tmp_path), "load-1-ab"])
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def wait_for(holds: object, seconds: float = 30.0) -> None:
+    assert callable(holds)
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def test_an_operation_is_read_back_whole_with_its_steps(tmp_path: Path) -> None:
+    writer = create(tmp_path, an_operation())
+    writer.append(a_step("sent", phase="loading", lines=("a", "b")))
+    view = read_operation(ledger_path(tmp_path, OpId("load-1-ab")))
+    assert (view.state, view.words, view.phase, view.plan) == ("running", "sent", "loading", a_plan())
+    assert view.steps[0].lines == ("a", "b")
+    writer.append(a_step("ready", what=ENDED, exit_code=0))
+    writer.close()
+    view = read_operation(ledger_path(tmp_path, OpId("load-1-ab")))
+    assert (view.state, view.exit_code, view.phase, view.ended_unix_ms) == ("succeeded", 0, "", 6)
+    assert os.stat(ledger_path(tmp_path, OpId("load-1-ab"))).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(0, "succeeded"), (2, "refused"), (3, "unknown"), (4, "failed"), (5, "failed")]
+)
+def test_the_end_of_an_operation_is_its_state(tmp_path: Path, code: int, state: str) -> None:
+    writer = create(tmp_path, an_operation())
+    writer.append(a_step(what=ENDED, exit_code=code))
+    writer.close()
+    assert read_operation(ledger_path(tmp_path, OpId("load-1-ab"))).state == state
+
+
+def test_the_file_and_its_folder_are_synced_before_create_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def watched(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    writer = create(tmp_path / "ledger", an_operation())
+    assert [Path(name).name for name in synced] == [".load-1-ab.new", "ledger"]
+    writer.append(a_step())
+    assert len(synced) == 3
+    writer.close()
+
+
+def test_an_id_is_never_used_twice_and_is_a_file_name(tmp_path: Path) -> None:
+    create(tmp_path, an_operation()).close()
+    with pytest.raises(FileExistsError):
+        create(tmp_path, an_operation())
+    assert [path.name for path in tmp_path.iterdir()] == ["load-1-ab.jsonl"]
+    with pytest.raises(LedgerError, match="is refused"):
+        ledger_path(tmp_path, OpId("../x"))
+    assert ledger_path(tmp_path, new_op_id("load", 1_764_412_800_123)).parent == tmp_path
+
+
+def test_an_owner_that_is_killed_while_it_appends_leaves_whole_lines_and_an_ownerless_operation(
+    tmp_path: Path, appender: subprocess.Popen[bytes]
+) -> None:
+    path = ledger_path(tmp_path, OpId("load-1-ab"))
+    wait_for(lambda: path.stat().st_size > 60_000)
+    assert read_operation(path).state == "running"
+    with pytest.raises(OwnerLives, match="its process lives"):
+        reopen(tmp_path, OpId("load-1-ab"))
+    os.kill(appender.pid, signal.SIGKILL)
+    appender.wait()
+    view = read_operation(path)
+    assert view.state == "ownerless"
+    assert [step.words.split()[0] for step in view.steps] == [str(n + 1) for n in range(len(view.steps))]
+    writer = reopen(tmp_path, OpId("load-1-ab"))
+    assert len(writer.steps) == len(view.steps)
+    writer.close()
+
+
+def test_a_line_cut_at_any_byte_is_left_out_and_then_removed(tmp_path: Path) -> None:
+    path = ledger_path(tmp_path, OpId("load-1-ab"))
+    writer = create(tmp_path, an_operation())
+    writer.append(a_step("first"))
+    whole = path.read_bytes()
+    writer.append(a_step("second"))
+    writer.close()
+    second = path.read_bytes()[len(whole) :]
+    for cut in (1, len(second) // 2, len(second) - 1):
+        path.write_bytes(whole + second[:cut])
+        assert [step.words for step in read_operation(path).steps] == ["first"]
+    writer = reopen(tmp_path, OpId("load-1-ab"))
+    assert path.read_bytes() == whole
+    writer.append(a_step("third"))
+    writer.close()
+    assert [step.words for step in read_operation(path).steps] == ["first", "third"]
+
+
+def test_a_damaged_file_is_set_aside_and_shown_and_the_others_go_on(tmp_path: Path) -> None:
+    create(tmp_path, an_operation("load-1-aa")).close()
+    writer = create(tmp_path, an_operation("load-2-bb"))
+    writer.append(a_step())
+    writer.append(a_step())
+    writer.close()
+    path = ledger_path(tmp_path, OpId("load-2-bb"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"#" + lines[1][1:] + lines[2])
+    seen = LedgerReader(tmp_path).read()
+    assert seen[OpId("load-1-aa")].state == "ownerless"
+    assert seen[OpId("load-2-bb")].state == "unknown"
+    assert "set aside" in seen[OpId("load-2-bb")].words
+    assert "line 2 is damaged" in seen[OpId("load-2-bb")].words
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="line 2 is damaged"):
+        reopen(tmp_path, OpId("load-2-bb"))
+    assert path.read_bytes() == before, "what is damaged is kept for a person"
+
+
+def test_ownership_can_be_inherited_so_that_a_starting_operation_never_looks_ownerless(tmp_path: Path) -> None:
+    writer = create(tmp_path, an_operation())
+    path = ledger_path(tmp_path, OpId("load-1-ab"))
+    heir = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(writer.fd,))
+    try:
+        writer.close()
+        assert has_owner(path)
+    finally:
+        heir.communicate(b"\n", timeout=30)
+    assert not has_owner(path)
+
+
+def test_a_reader_takes_up_what_is_new_and_what_is_gone(tmp_path: Path) -> None:
+    reader = LedgerReader(tmp_path / "ledger")
+    assert reader.read() == {}
+    writer = create(tmp_path / "ledger", an_operation())
+    assert reader.read()[OpId("load-1-ab")].state == "running"
+    writer.append(a_step("sent"))
+    assert reader.read()[OpId("load-1-ab")].words == "sent"
+    writer.append(a_step("ready", what=ENDED, exit_code=0))
+    writer.close()
+    first = reader.read()[OpId("load-1-ab")]
+    assert reader.read()[OpId("load-1-ab")] is first, "an ended operation is not read again"
+    ledger_path(tmp_path / "ledger", OpId("load-1-ab")).unlink()
+    assert reader.read() == {}
