@@ -25,7 +25,7 @@ up: $(STAMP) libgomp
 	@$(BIN)/ringtop up $(ARGS)
 
 test: $(STAMP) libgomp
-	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

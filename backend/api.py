@@ -67,7 +67,7 @@ from backend.control.contexts import (
 from backend.control.fleet_events import AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
 from backend.control.ledger import LedgerError, LedgerReader, OwnerLives, new_op_id
-from backend.control.link import LinkSettings
+from backend.control.link_ends import LinkSettings
 from backend.control.operations.run import run_operation
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import (
@@ -238,6 +238,8 @@ class Backend:
         self._started = threading.Event()
         self._settled = threading.Event()
         self._stopping = asyncio.Event()
+        self._ledger = LedgerReader(context.ledger_folder)
+        self._reading = asyncio.Lock()
         self._stamp = 0.0
 
     def start(self) -> None:
@@ -332,13 +334,17 @@ class Backend:
 
     async def _files(self) -> None:
         """Follow the ledger and the catalog."""
-        reader, catalog = LedgerReader(self.context.ledger_folder), CatalogReader(self.context.catalog_path)
+        catalog = CatalogReader(self.context.catalog_path)
         while True:
-            operations = await asyncio.to_thread(reader.read)
-            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=_unix_ms(), operations=operations))
+            await self._read_operations()
             models, words = await asyncio.to_thread(catalog.read)
             self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=_unix_ms(), models=models, words=words))
             await asyncio.sleep(_FILES_SECONDS)
+
+    async def _read_operations(self) -> None:
+        async with self._reading:
+            operations = await asyncio.to_thread(self._ledger.read)
+            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=_unix_ms(), operations=operations))
 
     def _begin(self, op_id: OpId, request: Request) -> None:
         assert self._group is not None
@@ -346,7 +352,10 @@ class Backend:
         self._group.create_task(self._answer(op_id, request))
 
     async def _answer(self, op_id: OpId, request: Request) -> None:
-        self._give(await self._answering.answer(op_id, request))
+        answer = await self._answering.answer(op_id, request)
+        if type(request).is_write:
+            await self._read_operations()  # so that an operation is in the state before its id is in an answer
+        self._give(answer)
 
     def _give(self, answer: Answer) -> None:
         self._reach.apply(AnswerGiven(at=time.monotonic(), unix_ms=_unix_ms(), answer=answer))

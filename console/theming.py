@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.errors import StyleSyntaxError
 from rich.style import Style
 from textual.color import ColorParseError
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 STYLE_NAMES = frozenset(
     {
@@ -44,7 +44,10 @@ class Palette:
 def bare_palette() -> Palette:
     """What is left when no theme could be read: the terminal's own colours, every style plain but the cursor."""
     own = "ansi_default"
-    framework = Theme(name="bare", primary="ansi_blue", ansi=True, background=own, foreground=own, surface=own)
+    variables = dict(BUILTIN_THEMES["ansi-dark"].variables)
+    framework = Theme(
+        name="bare", primary="ansi_blue", ansi=True, background=own, foreground=own, surface=own, variables=variables
+    )
     return Palette("bare", framework, {"cursor": Style(reverse=True), "alarm": Style(bold=True)})
 
 
@@ -73,6 +76,12 @@ def _framework_theme(path: Path, colours: dict[str, object]) -> Theme:
         raise ValueError(f"{path.name}: there is no colour {', '.join(strange)}; known: {', '.join(sorted(known))}")
     if "primary" not in colours:
         raise ValueError(f"{path.name}: colours must name primary")
+    if colours.get("ansi"):  # the framework's own style sheet wants these of every such theme (textual 8.2.8)
+        given = colours.get("variables", {})
+        colours = {
+            **colours,
+            "variables": {**BUILTIN_THEMES["ansi-dark"].variables, **(given if isinstance(given, dict) else {})},
+        }
     try:
         theme = Theme(name=f"ringtop-{path.stem}", **colours)  # type: ignore[arg-type]
         theme.to_color_system().generate()

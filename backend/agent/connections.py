@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -25,6 +26,8 @@ SEND_DEADLINE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 5.0
 MEASURED_EVERY_SECONDS = 0.25
 BATCH_RECORDS = 64
+BATCH_BYTES = 512 << 10
+"""A record with a large plan is large: a batch ends before it grows past this, but for a single record."""
 LAG_RECORDS = 20_000
 """A console further behind than this is moved near the head; what it must see is still sent."""
 KEPT_AFTER_GAP = 2_000
@@ -142,7 +145,7 @@ class Connection:
             return False
         if self._journal.head_seq - self._cursor > LAG_RECORDS:
             await self._skip_ahead()
-        records = self._journal.read(self._cursor, BATCH_RECORDS)
+        records = _that_fit(self._journal.read(self._cursor, BATCH_RECORDS))
         if not records:
             return False
         self._cursor = records[-1].seq
@@ -183,3 +186,13 @@ class Connection:
             # The bytes may be in the buffer: this connection is never written to again.
             self._socket.transport.abort()
             raise ConnectionClosed(None, None) from None
+
+
+def _that_fit(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:
+    """The first records, at least one, that stay within the bytes of a batch."""
+    size = 0
+    for index, record in enumerate(records):
+        size += len(msgspec.json.encode(record)) if record.change is not None and record.change.load else 2048
+        if size > BATCH_BYTES and index:
+            return records[:index]
+    return records

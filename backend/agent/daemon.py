@@ -61,7 +61,7 @@ def run_agent(config: AgentConfig, loopback_port: int | None = None) -> int:
 async def _run(config: AgentConfig, loopback_port: int | None) -> int:
     try:
         journal = Journal.open(Path(config.state) / "journal", host=config.host, clock=SystemClock())
-    except (JournalLocked, JournalDamaged) as error:
+    except (JournalLocked, JournalDamaged, JournalWriteFailed) as error:
         raise AgentRefused(str(error)) from error
     agent = AgentDaemon(config, journal)
     try:

@@ -10,7 +10,7 @@ import msgspec
 from backend.contract.commands import AnyCommand, Command
 from backend.contract.endpoints import Agent, Endpoint
 from backend.contract.events import AnyEvent, Event, UnknownEvent
-from backend.contract.frames import FrameError, convert, decode_frame, encode_frame
+from backend.contract.frames import MAX_EVENT_CHARS, FrameError, convert, decode_frame, encode_frame
 from backend.contract.numbers import check_u64
 
 SUBPROTOCOL = "ringtop.v1"
@@ -44,8 +44,20 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "cla
             check_u64("deadline_unix_ms", self.deadline_unix_ms, least=1)
 
 
-class _OpenEnvelope(Envelope, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same fields, read from an agent: members that only a newer one knows are let pass."""
+class OpenEnvelope(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """The same fields as an agent sends them: members, endpoints and classes that only a newer one knows pass."""
+
+    protocol_version: str
+    event_id: str
+    correlation_id: str
+    source: Any
+    target: Any
+    class_: str
+    sequence: int
+    body: Any
+    causation_id: str | None = None
+    deadline_unix_ms: int | None = None
+    adapter_kind: str | None = None
 
 
 _COMMANDS = {kind.__struct_config__.tag: kind for kind in get_args(AnyCommand)}
@@ -115,9 +127,9 @@ def decode_command(text: str) -> tuple[Envelope, AnyCommand]:
     return envelope, convert(body, known, f"command {kind}")
 
 
-def decode_event(text: str) -> tuple[Envelope, AnyEvent | UnknownEvent]:
+def decode_event(text: str) -> tuple[OpenEnvelope, AnyEvent | UnknownEvent]:
     """Read an agent's frame, open: an unknown type comes back as UnknownEvent. Raises FrameError for broken ones."""
-    envelope = convert(decode_frame(text), _OpenEnvelope, "envelope")
+    envelope = convert(decode_frame(text, MAX_EVENT_CHARS), OpenEnvelope, "envelope")
     body = envelope.body
     if not isinstance(body, dict):
         raise FrameError("body is no object")

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
-
-Severity = Literal["refuse", "warn"]
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One thing a guard saw. A ``refuse`` cannot be confirmed away; a ``warn`` can.
 
+    ``severity`` is one of the two, or a word that only a newer agent knows: that counts as a refusal.
     ``expected`` and ``found`` are the two values, each with where it came from; ``remedy`` is what to do.
     """
 
     id: str
-    severity: Severity
+    severity: str
     subject: str
     expected: str
     found: str
     remedy: str
+
+    @property
+    def is_refusal(self) -> bool:
+        """It stops the load."""
+        return self.severity != "warn"
 
     @property
     def words(self) -> str:
@@ -40,4 +42,4 @@ def warn(id: str, subject: str, *, expected: object, found: object, remedy: str)
 
 def has_refusal(findings: tuple[Finding, ...] | list[Finding]) -> bool:
     """Whether any of the findings stops the load."""
-    return any(finding.severity == "refuse" for finding in findings)
+    return any(finding.is_refusal for finding in findings)

@@ -16,7 +16,9 @@ from backend.contract.numbers import U64_MAX
 T = TypeVar("T")
 
 MAX_FRAME_CHARS = 1 << 20
-"""Longest accepted frame: 1 MiB of text."""
+"""Longest frame that an agent accepts: 1 MiB of text."""
+MAX_EVENT_CHARS = 1 << 24
+"""Longest frame that a console accepts: 16 MiB, for the report of an agent with many loads."""
 MAX_DEPTH = 32
 """Deepest accepted nesting of objects and arrays."""
 _MIN_I64 = -(2**63)
@@ -32,16 +34,16 @@ class FrameError(ValueError):
         super().__init__(words if len(words) <= 1000 else f"{words[:1000]}…")
 
 
-def decode_frame(text: str) -> dict[str, Any]:
+def decode_frame(text: str, limit: int = MAX_FRAME_CHARS) -> dict[str, Any]:
     """Read one JSON object, refusing what must never be guessed at.
 
-    Refused: anything but ``str``, text over 1 MiB, duplicate keys, nesting over 32, NaN and infinities,
+    Refused: anything but ``str``, text over ``limit`` characters, duplicate keys, nesting over 32, NaN and infinities,
     integers outside -2^63..2^64-1, lone surrogates, and a top level that is no object. Raises FrameError.
     """
     if not isinstance(text, str):
         raise FrameError(f"a frame is text, not {type(text).__name__}")
-    if len(text) > MAX_FRAME_CHARS:
-        raise FrameError(f"the frame has {len(text)} characters, more than {MAX_FRAME_CHARS}")
+    if len(text) > limit:
+        raise FrameError(f"the frame has {len(text)} characters, more than {limit}")
     _check_depth(text)
     try:
         tree = _DECODER.decode(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from backend.contract.findings import Finding
+from backend.contract.findings import Finding, has_refusal
 from backend.contract.models import ModelFacts
 from backend.contract.numbers import check_port, check_u64
 from backend.contract.words import (
@@ -162,7 +162,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_refused(self) -> bool:
         """Some finding stops this load."""
-        return any(finding.severity == "refuse" for finding in self.findings)
+        return has_refusal(self.findings)
 
     @property
     def hosts(self) -> tuple[HostId, ...]:

@@ -18,8 +18,9 @@ from backend.contract.reports import HostReport
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
 from backend.control.contexts import Context
+from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import LedgerError, Operation, Target, create
-from backend.control.link import AnswerUnknown, Refusal
+from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.operations.load import targets_of
 from backend.control.operations.run import spawn_operation
 from backend.control.reach import Reach, is_settled
@@ -39,7 +40,6 @@ from backend.planning.catalog import CatalogError, UnknownModel, read_catalog
 from backend.planning.fleet import FleetFacts
 from backend.planning.plan import model_hosts, plan, recheck
 
-DONE, REFUSED, UNKNOWN, UNREACHABLE, FAILED = 0, 2, 3, 4, 5
 SETTLE_SECONDS = 10.0
 INSPECT_SECONDS = 30.0
 QUICK_SECONDS = 15.0

@@ -6,33 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from backend.contract.entities import Buffers, Drain, Entities, Reservation, Shard
+from backend.contract.entities import Buffers, Drain, Shard
 from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
-from backend.contract.words import HostId, LoadGeneration, NodeId, ReplicaId
+from backend.contract.words import HostId, LoadGeneration, ReplicaId
+from backend.control.holdings import Part
 from backend.control.views import HostView, ModelView, OperationView, ReplicaView, ShardView
 
 MEBIBYTE = 1_048_576
 OPEN_STATES = ("running", "ownerless")
 _SERVING = ("ready", "draining")
 _ENDED = ("stopped", "failed")
-
-
-class Holdings(msgspec.Struct, frozen=True):
-    """What one host has of one replica. ``intents`` are the slots with a command that has no result yet."""
-
-    shards: tuple[Shard, ...] = ()
-    plans: tuple[Plan, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    drain: Drain | None = None
-    intents: tuple[NodeId, ...] = ()
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One host's part in a replica."""
-
-    host: HostView
-    holdings: Holdings
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -68,35 +52,6 @@ class _Ring(msgspec.Struct, frozen=True):
     def leader(self) -> _Claim | None:
         """Rank 0, when a host has it."""
         return self.by_rank.get(0)
-
-
-def index_host(entities: Entities) -> dict[ReplicaId, Holdings]:
-    """What a host has, by replica."""
-    shards: dict[ReplicaId, list[Shard]] = {}
-    for shard in entities.shards.values():
-        shards.setdefault(shard.replica, []).append(shard)
-    plans: dict[ReplicaId, list[Plan]] = {}
-    for load in entities.loads.values():
-        plans.setdefault(load.plan.replica, []).append(load.plan)
-    reservations: dict[ReplicaId, list[Reservation]] = {}
-    for reservation in entities.reservations.values():
-        reservations.setdefault(reservation.replica, []).append(reservation)
-    intents: dict[ReplicaId, list[NodeId]] = {}
-    for operation in entities.operations.values():
-        if operation.result is None and operation.command in ("load", "unload"):
-            replica = ReplicaId(operation.subject.partition("/")[0])
-            intents.setdefault(replica, []).append(NodeId(operation.subject))
-    names = shards.keys() | plans.keys() | reservations.keys() | intents.keys() | entities.drains.keys()
-    return {
-        name: Holdings(
-            shards=tuple(sorted(shards.get(name, ()), key=lambda shard: (shard.rank, shard.load_generation))),
-            plans=tuple(sorted(plans.get(name, ()), key=lambda plan: plan.load_generation)),
-            reservations=tuple(reservations.get(name, ())),
-            drain=entities.drains.get(name),
-            intents=tuple(sorted(intents.get(name, ()))),
-        )
-        for name in names
-    }
 
 
 def derive_replica(

@@ -9,7 +9,7 @@ import msgspec
 from backend.contract.entities import Change, JournalRecord, fold
 from backend.contract.states import HostState
 from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
-from backend.control.derive import OPEN_STATES, Holdings, Part, derive_replica, index_host
+from backend.control.derive import OPEN_STATES, derive_replica
 from backend.control.drifts import derive_drifts
 from backend.control.fleet_events import (
     AnswerGiven,
@@ -20,6 +20,7 @@ from backend.control.fleet_events import (
     Slept,
     Ticked,
 )
+from backend.control.holdings import Holdings, Part, index_host
 from backend.control.link_events import (
     AnyLinkEvent,
     BeatHeard,

@@ -31,6 +31,7 @@ from backend.contract.events import (
 from backend.contract.frames import FrameError, convert
 from backend.contract.words import AgentAddress, HostId, OpId, UnixMs
 from backend.control import transports
+from backend.control.link_ends import AnswerUnknown, ConnectionEnded, LinkSettings, Refusal, WrongHost
 from backend.control.link_events import (
     AnyLinkEvent,
     BeatHeard,
@@ -52,43 +53,6 @@ class _Stamp(TypedDict):
     host: HostId
     at: float
     unix_ms: UnixMs
-
-
-class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. ``floor`` stands under every delay between two tries, also after a connection that lived briefly."""
-
-    open: float = 10.0
-    send: float = 10.0
-    silence: float = 15.0
-    floor: float = 1.0
-    ceiling: float = 15.0
-    settled: float = 10.0
-    refused: float = 60.0
-    tail: int = 200
-
-
-class AnswerUnknown(Exception):
-    """No answer was heard. ``sent`` False: the command never left, so nothing can have come of it."""
-
-    def __init__(self, words: str, *, sent: bool) -> None:
-        super().__init__(words)
-        self.sent = sent
-
-
-class Refusal(Exception):
-    """The agent did not take the frame at all: its code and its words."""
-
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(words)
-        self.code = code
-
-
-class ConnectionEnded(ConnectionError):
-    """The connection cannot be used any more; the message is for a person."""
-
-
-class WrongHost(Exception):
-    """Somebody answers there and must not be talked to; the message names both values."""
 
 
 class Link:
@@ -130,6 +94,7 @@ class Link:
         self._sequence = 0
         self._cursor: str | None = None
         self._next_seq = 1
+        self._subscription = OpId("")
         self.unread_frames = 0
 
     @property
@@ -302,7 +267,7 @@ class Link:
             raise WrongHost(f"the agent speaks version {welcome.major}.{welcome.minor}; this console {MAJOR}.{MINOR}.")
 
     async def _subscribe(self, connection: ClientConnection, cursor: str | None) -> None:
-        op_id = OpId(f"subscribe-{self._generation}-{self._sequence}")
+        self._subscription = op_id = OpId(f"subscribe-{self._generation}-{self._sequence}")
         await self._send(connection, Subscribe(op_id=op_id, cursor=cursor, tail=0 if cursor else self._settings.tail))
 
     async def _expect(self, connection: ClientConnection, kind: type[E]) -> E:
@@ -391,6 +356,9 @@ class Link:
         future = self._pending.get(OpId(event.op_id))
         if future is not None and not future.done():
             future.set_exception(Refusal(event.code, event.words))
+        elif self._cursor is not None and event.op_id == self._subscription:
+            self._cursor = None
+            raise ConnectionEnded(f"the agent does not know this console's place in its journal: {event.words}")
         else:
             self._note("link.refused", f"the agent refused a frame ({event.code}): {event.words}")
 

@@ -11,7 +11,8 @@ from backend.contract.words import HostId, UnixMs
 from backend.control.contexts import Context
 from backend.control.fleet import empty_fleet, fold_event
 from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
-from backend.control.link import Link, LinkSettings
+from backend.control.link import Link
+from backend.control.link_ends import LinkSettings
 from backend.control.views import FleetState, JournalLine
 
 TICK_SECONDS = 1.0

@@ -124,7 +124,7 @@ async def _through_ssh(target: str, open_seconds: float) -> AsyncIterator[Client
         except (CannotConnect, ConnectionError) as error:
             ended = await _has_ended(listener)
             if spoken and (ended or isinstance(error, CannotConnect)):
-                raise CannotConnect(f"ssh: {spoken[-1]}") from error
+                raise CannotConnect(f"ssh: {spoken[-1].removeprefix('ssh: ')}") from error
             raise
     finally:
         ours.close()
@@ -135,13 +135,14 @@ async def _through_ssh(target: str, open_seconds: float) -> AsyncIterator[Client
 async def _upgrade(pipe: socket.socket, open_seconds: float, where: str) -> ClientConnection:
     from websockets.asyncio.client import connect as websocket
     from websockets.exceptions import InvalidStatus, WebSocketException
+    from websockets.typing import Subprotocol
 
     options: dict[str, Any] = {"close_timeout": 1, "ping_interval": None, "max_queue": 64}
     try:
         return await websocket(
             URI,
             sock=pipe,
-            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
             proxy=None,
             max_size=MAX_FRAME_BYTES,

@@ -7,7 +7,6 @@ left behind is watched, not started a second time.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -16,9 +15,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from backend.local.layout import HOSTS, Layout
+from backend.local.files import open_log, take_lock
+from backend.local.layout import AGENT_GRACE_SECONDS, HOSTS, Layout
 from backend.local.processes import (
     Process,
     Record,
@@ -31,13 +30,10 @@ from backend.local.processes import (
 
 ALREADY_THERE = 3
 """Exit code of a caretaker that found another one at its post."""
-AGENT_GRACE_SECONDS = 15.0
-"""How long an agent may take to end before it is killed."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 30.0
-_LONGEST_LOG = 4 << 20
 _LOCK_SECONDS = 1.0  # whoever only looks whether a caretaker is there holds the lock for an instant
 
 
@@ -166,29 +162,6 @@ class Caretaker:
         assert me is not None
         agents = {post.host: post.process for post in self._posts.values() if post.process is not None}
         write_record(self._layout.record, Record(me, agents))
-
-
-def take_lock(path: Path, seconds: float = 0.0) -> IO[bytes] | None:
-    """The locked file, to be kept open; None when another process has the lock for longer than ``seconds``."""
-    file = path.open("ab")
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                file.close()
-                return None
-            time.sleep(0.02)
-        else:
-            return file
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """A log to append to; one over 4 MiB is set aside first, in place of the one set aside before."""
-    if path.exists() and path.stat().st_size > _LONGEST_LOG:
-        path.replace(path.with_name(f"{path.name}.1"))
-    return path.open("ab")
 
 
 def say(words: str) -> None:

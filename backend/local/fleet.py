@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from backend.local.caretaker import AGENT_GRACE_SECONDS, open_log, take_lock
-from backend.local.layout import HOSTS, TARGET, Layout, LayoutError, engine_folder, write_files
+from backend.local.files import open_log, take_lock
+from backend.local.layout import AGENT_GRACE_SECONDS, HOSTS, TARGET, Layout, LayoutError, engine_folder, write_files
 from backend.local.processes import Process, Record, is_alive, open_handle, read_record
 from backend.local.tiny_model import TINY_COMPLETION, TINY_PROMPT, TINY_TOKENS, write_tiny_model
 

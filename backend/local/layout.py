@@ -16,6 +16,8 @@ HOSTS = ("host-a", "host-b")
 """The two agents of the embedded fleet."""
 TARGET = "tiny:two-host"
 """What ``ringtop up`` loads."""
+AGENT_GRACE_SECONDS = 15.0
+"""How long an agent may take to end before it is killed."""
 SOCKET_PATH_MAX = 100
 """Longest path of a socket here, in bytes; the kernel's own limit is 107 (``man 7 unix``)."""
 

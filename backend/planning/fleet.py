@@ -45,8 +45,16 @@ class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engine_of(report: HostReport, engine: str) -> EngineFacts | None:
-    """The engine as installed on a host, or None."""
-    return next((facts for facts in report.facts.engines if facts.engine == engine), None)
+    """The engine as it works on a host, or None when it is not there or does not answer with its release."""
+    return next((facts for facts in report.facts.engines if facts.engine == engine and facts.release), None)
+
+
+def engine_trouble(report: HostReport, engine: str) -> str:
+    """Why a host has no working engine of this kind, in words."""
+    for facts in report.facts.engines:
+        if facts.engine == engine:
+            return facts.words or f"{engine} in {facts.folder} does not say its release"
+    return f"engines of its agent: {', '.join(facts.engine for facts in report.facts.engines) or 'none'}"
 
 
 def device_of(report: HostReport, name: str) -> DeviceFacts | None:

@@ -33,7 +33,7 @@ class Check:
     words: str
 
 
-@click.command()
+@click.command(short_help="Say what on this machine is in the way.")
 @fleet_command
 def doctor(settings: Settings) -> int:
     """Look at this machine: Python, other packages in the way, libraries, files, terminal. Changes nothing.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from backend.api import AnyRequest, Backend, FleetState
 
 
-@click.command()
+@click.command(short_help="Empty a replica with a deadline, then stop it.")
 @click.argument("replica")
 @click.option("--deadline", type=Duration(), default="2m", show_default=True, help="How long it may take: 90s, 2m, 1h.")
 @click.option(

@@ -22,7 +22,7 @@ _PAST_SECONDS = 5.0
 _PAUSE = 0.05
 
 
-@click.command()
+@click.command(short_help="Print what happened on every host.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens; with --json one object per line.")
 @click.option(
     "--tail", "-n", type=click.IntRange(0), default=100, show_default=True, help="How many records to begin with."

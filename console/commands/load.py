@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEAR_SECONDS = 10.0
 
 
-@click.command()
+@click.command(short_help="Load a model, after showing the plan.")
 @click.argument("target", metavar="MODEL[:PROFILE]", required=False)
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path, dir_okay=False), help="Load this saved plan.")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host may be used; may be repeated.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from backend.api import LocalFleet
 
 
-@click.command()
+@click.command(short_help="Start a fleet on this machine and open the console.")
 @click.option("--once", is_flag=True, help="Load, ask, show the ring, stop everything again; no console.")
 @fleet_command
 def up(settings: Settings, *, once: bool) -> int:
@@ -39,7 +39,7 @@ def up(settings: Settings, *, once: bool) -> int:
             say("The local fleet goes on; stop it with: ringtop down")
 
 
-@click.command()
+@click.command(short_help="Stop the fleet on this machine.")
 @fleet_command
 def down(settings: Settings) -> int:
     """Stop what `ringtop up` left running: unload its replicas, then end both agents and their caretaker."""

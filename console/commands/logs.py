@@ -19,7 +19,7 @@ _MOST = 65_536
 _PAUSE = 0.5
 
 
-@click.command()
+@click.command(short_help="Print what the engine of a shard printed.")
 @click.argument("shard")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is printed; with --json one object per piece.")
 @click.option(

@@ -14,14 +14,13 @@ from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
     from backend.api import FleetState
-
     from console.render.cells import Look, Table
 
 NEEDS_HOSTS = frozenset({"replicas", "shards", "hosts"})
 """What comes from the hosts: incomplete while one of them is silent, and the exit code says so."""
 
 
-@click.command()
+@click.command(short_help="List replicas, shards, hosts, models, operations.")
 @click.argument("kind", type=click.Choice(["replicas", "shards", "hosts", "models", "operations"]))
 @fleet_command
 def ls(settings: Settings, kind: str) -> int:
@@ -60,16 +59,27 @@ def _facts(state: FleetState, kind: str) -> list[dict[str, Any]]:
 
 def _table(state: FleetState, kind: str, look: Look) -> Table:
     from console.render.hosts import host_table
-    from console.render.replicas import replica_table
 
     tables: dict[str, Callable[[FleetState, Look], Table]] = {
-        "replicas": replica_table,
+        "replicas": _replicas,
         "hosts": host_table,
         "shards": _all_shards,
         "models": _models,
         "operations": _operations,
     }
     return tables[kind](state, look)
+
+
+def _replicas(state: FleetState, look: Look) -> Table:
+    """The console's table; where it is empty, the words of a command line instead of keys."""
+    from dataclasses import replace
+
+    from console.render.replicas import replica_table
+
+    empty = "Nothing is loaded. ringtop ls models names what can be: ringtop load MODEL:PROFILE"
+    if state.hosts and len(silent_hosts(state)) == len(state.hosts):
+        empty = "No host answers, so that nothing is known."
+    return replace(replica_table(state, look), empty=empty)
 
 
 def _all_shards(state: FleetState, look: Look) -> Table:

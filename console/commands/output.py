@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from backend.api import OperationStep
-
     from console.render.cells import Line, Look, Table
 
 _UNLIMITED = 1 << 20

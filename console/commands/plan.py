@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backend.api import Backend, Plan
 
 
-@click.command()
+@click.command(short_help="Plan a load and change nothing.")
 @click.argument("target", metavar="MODEL[:PROFILE]")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host may be used; may be repeated.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also save the plan here.")

@@ -43,7 +43,6 @@ def open_console(settings: Settings, looks: Looks) -> int:
     """Open the console of the chosen context; returns its exit code."""
     require_screen()
     from backend.api import Backend
-
     from console.app import run_console
 
     return run_console(

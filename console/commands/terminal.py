@@ -27,7 +27,7 @@ RESET = "".join(
 """Turns off every mode that Textual turns on (8.2, ``drivers/linux_driver.py``)."""
 
 
-@click.command("reset-terminal")
+@click.command("reset-terminal", short_help="Give a terminal back after a console was killed.")
 @fleet_command
 def reset_terminal(settings: Settings) -> int:
     """Give the terminal back after a console was killed: leaves its screen, its mouse and its raw mode."""

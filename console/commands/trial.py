@@ -10,7 +10,7 @@ from console.commands.output import print_json, say
 from console.commands.settings import Settings, fleet_command
 
 
-@click.command("test")
+@click.command("test", short_help="Send one short prompt through every rank.")
 @click.argument("replica")
 @click.option("--prompt", default="one two three", show_default=True, metavar="TEXT", help="What to complete.")
 @click.option(

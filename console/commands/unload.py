@@ -12,7 +12,7 @@ from console.commands.output import print_json, say, show_step
 from console.commands.settings import Settings, fleet_command
 
 
-@click.command()
+@click.command(short_help="Stop a replica now.")
 @click.argument("replica")
 @click.option("--why", default="", metavar="TEXT", help="The reason, for the journal.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.events import Key
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
 from backend.api import FleetState
 from console.actions import Danger
@@ -115,6 +116,8 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def on_key(self, event: Key) -> None:
         """Keys that no field took: choices by their key, tab between the fields, scrolling."""
+        if isinstance(self.focused, Input) and event.key not in ("escape", "tab", "shift+tab"):
+            return  # the keys of a field are bindings of the framework, which it looks up when a key has bubbled
         event.stop()
         if event.key == "escape":
             self.dismiss()

@@ -200,10 +200,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_screen_suspend(self) -> None:
         """A dialog has the keys."""
-        self._draw_footer(self.console.state)
+        self.call_later(self._footer_again)
 
     def on_screen_resume(self) -> None:
         """The dialog is gone."""
+        self.call_later(self._footer_again)
+
+    def _footer_again(self) -> None:
         self._draw_footer(self.console.state)
 
     def say(self, words: str, style: str) -> None:
@@ -215,6 +218,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_key(self, event: Key) -> None:
         """Every key goes to the registry, and from there to the one dispatch point."""
+        if isinstance(self.focused, Input):
+            return  # what is typed there is no action; the framework looks its bindings up when the key has bubbled
         event.stop()
         if self._message is not None:
             self._message = None

@@ -35,6 +35,7 @@ class Grid(Widget, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._natural: tuple[int, ...] = ()
         self._fit = Fit((), 1)
+        self._fit_width = 0
         self._top = 0
         self._base: Style | None = None
         self.cursor_key: str | None = None
@@ -102,6 +103,7 @@ class Grid(Widget, can_focus=True):
         self._natural = natural
         fit = fit_columns(self._table.columns, natural, self.size.width - 1) if natural else Fit((), 1)
         moved, self._fit = fit != self._fit, fit
+        self._fit_width = self.size.width
         return moved
 
     def _refresh_changed(self, before: Sequence[Row], before_cursor: str | None) -> None:
@@ -168,9 +170,7 @@ class Grid(Widget, can_focus=True):
             self.refresh(Region(0, index - self._top + 1, self.size.width, 1))
 
     def on_resize(self, event: Resize) -> None:
-        """Another width: columns are worked out anew, from what is shown now."""
-        self._natural = ()
-        self._measure()
+        """Another height: the cursor must be in sight."""
         self._show_cursor()
 
     def notify_style_update(self) -> None:
@@ -183,6 +183,9 @@ class Grid(Widget, can_focus=True):
         if self._base is None:
             self._base = self.rich_style
         base, width = self._base, self.size.width
+        if width != self._fit_width:  # another width: columns are worked out anew, from what is shown now
+            self._natural = ()
+            self._measure()
         if y == 0:
             heads = Row("", tuple(cell(each.title, "head", each.align) for each in self._table.columns))
             return Strip(self._segments(heads, " ", base, None)).adjust_cell_length(width, base)

@@ -91,9 +91,8 @@ import os, signal, sys
 from pathlib import Path
 from backend.agent import supervisor
 from backend.agent.run_folder import RunFolder
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-pid = supervisor._start_shim(RunFolder(Path(sys.argv[1])), "nonce-1", sys.argv[2:], {})
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+supervisor._start_shim(RunFolder(Path(sys.argv[1])), "nonce-1", sys.argv[2:], {})
 os.killpg(0, signal.SIGHUP)
 """
     command = [sys.executable, "-I", "-c", program]

@@ -282,6 +282,19 @@ async def test_what_an_engine_forked_is_stopped_with_it(runs: Path, kind: str) -
         assert left is None or left.is_gone or left.start_ticks != member.start_ticks
 
 
+async def test_without_steps_the_whole_run_is_killed_at_once(runs: Path) -> None:
+    identity = await start(runs / "a", [*FORKING, "stubborn"], ups=3)
+    assert await supervisor.stop(identity, runs / "a", ()) == StopOutcome(stopped=True)
+    assert await supervisor.wait_ended(identity, runs / "a") == (None, signal.SIGKILL)
+
+
+async def test_a_copy_of_its_parent_is_told_from_a_program_of_its_own(runs: Path) -> None:
+    identity = await start(runs / "a", [*FORKING, "plain"], ups=3)
+    executed = {member.pid: member.has_executed for member in group_members(identity)}
+    assert executed.pop(identity.pid) is True
+    assert list(executed.values()) == [False] * 3
+
+
 async def test_a_dead_leader_does_not_mean_that_the_group_is_empty(runs: Path) -> None:
     identity = await start(runs / "a", [*FORKING, "plain"], ups=3)
     kill(identity.pid, identity.start_ticks)
@@ -297,6 +310,7 @@ async def test_a_zombie_counts_as_gone(runs: Path) -> None:
     record = RunFolder(runs / "a").read_spawn()
     assert record is not None
     os.kill(record.shim_pid, signal.SIGSTOP)  # so that nobody reaps the engine
+    until(lambda: seen(record.shim_pid).state == "T", "the shim is stopped")
     os.kill(identity.pid, signal.SIGKILL)
     until(lambda: seen(identity.pid).state == "Z", "the engine is a zombie")
     assert not supervisor.is_alive(identity)

@@ -138,7 +138,7 @@ async def test_a_drain_states_its_numbers_and_then_follows_them() -> None:
     async with running(door) as console:
         await console.press("D")
         await console.see("in flight 2")
-        await console.see("give up and leave it serving")
+        await console.see("give up and leave")
         await console.press("tab")
         await console.press("backspace", "backspace", "backspace", "backspace")
         await console.see("The deadline must be minutes and seconds")

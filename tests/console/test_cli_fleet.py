@@ -111,6 +111,12 @@ def test_hosts_and_models_are_listed_for_people_and_for_programs(home: Home) -> 
     assert "tiny:two-host" in home.ringtop("ls", "models").stdout
 
 
+def test_where_nothing_drifts_the_exit_code_says_so(home: Home) -> None:
+    done = home.ringtop("drift")
+    assert (done.returncode, done.stdout.strip()) == (0, "Nothing differs that should be equal.")
+    assert home.facts("drift") == []
+
+
 def test_a_plan_that_can_be_loaded_is_a_pending_change(home: Home, tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
     done = home.ringtop("plan", "tiny:two-host", "-o", str(saved))
@@ -256,7 +262,7 @@ def test_a_drain_is_followed_in_three_numbers_until_the_replica_is_gone(home: Ho
 def test_a_silent_fleet_is_unreachable_and_says_which_host_and_why(tmp_path: Path) -> None:
     (tmp_path / "contexts.toml").write_text(f'[contexts.test.hosts]\nhost-a = "unix:{tmp_path}/none.sock"\n')
     silent = Home(tmp_path)
-    for arguments in (("ls", "replicas"), ("plan", "tiny"), ("journal",), ("test", "tiny-1")):
+    for arguments in (("ls", "replicas"), ("plan", "tiny"), ("journal",), ("drift",), ("test", "tiny-1")):
         done = silent.ringtop(*arguments)
         assert done.returncode == 4, (arguments, done.stderr)
         assert "host-a" in done.stderr

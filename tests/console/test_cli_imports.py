@@ -70,6 +70,7 @@ def test_completion_imports_nothing_of_weight(words: str, wanted: str, tmp_path:
         ("load", "tiny:two-host", "--yes"),
         ("drain", "tiny-1"),
         ("unload", "tiny-1", "--yes"),
+        ("drift",),
         ("journal", "--tail", "3"),
         ("logs", "tiny-1/0"),
         ("test", "tiny-1"),

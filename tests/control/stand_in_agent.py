@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from websockets.asyncio.server import Server, ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
 from backend.contract.commands import (
     AnyCommand,
@@ -38,7 +39,7 @@ from backend.contract.commands import (
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import Change, Drain, Entities, Exit, JournalRecord, LoadRecord, Result, Shard, fold
 from backend.contract.envelopes import SUBPROTOCOL, command_type, decode_command, encode, event_envelope
-from backend.contract.events import Answered, Event, Heartbeat, JournalBatch, Reported, Subscribed, Welcome
+from backend.contract.events import Answered, Event, Heartbeat, JournalBatch, Refused, Reported, Subscribed, Welcome
 from backend.contract.frames import tree_of
 from backend.contract.words import HostId, NodeId, OpId, ReplicaId, UnixMs
 from tests.control.factories import a_leader, a_shard, report_of
@@ -71,7 +72,7 @@ class StandInAgent:
         self.rules: dict[str, Answerer] = {}
         self.connections: list[ServerConnection] = []
         self.connected = 0
-        self.reads = True
+        self.refuses_cursors = False
         self._server: Server | None = None
         self._subscribed: set[ServerConnection] = set()
         self._sequence = 0
@@ -80,7 +81,7 @@ class StandInAgent:
         self._server = await unix_serve(
             self._serve,
             str(self.socket),
-            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
             max_size=1 << 20,
             ping_interval=None,
@@ -141,9 +142,6 @@ class StandInAgent:
         beating = asyncio.create_task(self._beat(connection))
         answering: set[asyncio.Task[None]] = set()
         try:
-            if not self.reads:
-                connection.transport.pause_reading()
-                await asyncio.Future()
             async for frame in connection:
                 assert isinstance(frame, str)
                 _, command = decode_command(frame)
@@ -206,6 +204,10 @@ class StandInAgent:
         await self.send(connection, Reported(report=report), hello.op_id)
 
     async def _subscribe(self, connection: ServerConnection, command: Subscribe) -> None:
+        if command.cursor and self.refuses_cursors:
+            refusal = Refused(op_id=command.op_id, code="E_INVALID", words="no such cursor")
+            await self.send(connection, refusal, command.op_id)
+            return
         after = int(command.cursor.split(":")[2]) if command.cursor else max(0, len(self.journal) - command.tail)
         await self.send(connection, Subscribed(outcome="ok", from_seq=after + 1), command.op_id)
         self._subscribed.add(connection)
@@ -220,15 +222,17 @@ class StandInAgent:
                 return rejected("E_NOT_FOUND: there is no such file")
             case Check():
                 return Result(status="succeeded", resource_state="absent", value={"findings": []})
-            case ProbeListen() | Release():
+            case ProbeListen():
+                return Result(status="succeeded", resource_state="present", value={"heard": True, "words": "heard"})
+            case Release():
                 return GONE
             case ProbeDial():
                 return Result(status="succeeded", resource_state="absent", value={"answered": True, "words": ""})
             case Reserve() | ChangeDrain():
                 return OK
             case Load():
-                await self._load(command)
-                return OK
+                shard = await self._load(command)
+                return Result(status="succeeded", resource_state="present", value={"endpoint": shard.endpoint})
             case Unload():
                 return await self._unload(command)
             case StartDrain():
@@ -252,16 +256,16 @@ class StandInAgent:
             case _:
                 raise AssertionError(f"nobody told this agent what to do with {command}")
 
-    async def _load(self, command: Load) -> None:
-        rank = int(command.node_id.rpartition("/")[2])
-        make = a_leader if rank == 0 else lambda **fields: a_shard(rank, **fields)
-        shard = (
-            make(load_generation=command.plan.load_generation, host=self.host)
-            if rank
-            else a_leader(load_generation=command.plan.load_generation)
-        )
+    async def _load(self, command: Load) -> Shard:
+        rank, generation = int(command.node_id.rpartition("/")[2]), command.plan.load_generation
+        if rank == 0:
+            shard = a_leader(load_generation=generation, host=self.host, replica=command.plan.replica)
+        else:
+            shard = a_shard(rank, load_generation=generation, host=self.host, replica=command.plan.replica)
+        shard = msgspec.structs.replace(shard, node_id=command.node_id)
         load = LoadRecord(command.reservation, command.by, command.plan, UnixMs(1))
         await self.record("ready", shard=shard, load=load)
+        return shard
 
     async def _unload(self, command: Unload) -> Result:
         shard = self.entities.shards.get(command.node_id)

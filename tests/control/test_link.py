@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from backend.contract.entities import Result
 from backend.contract.events import JournalBatch, Measured
 from backend.contract.reports import Measurement
 from backend.contract.words import AgentAddress, NodeId, OpId, UnixMs
-from backend.control.link import AnswerUnknown, Link, LinkSettings, Refusal
+from backend.control.link import Link
+from backend.control.link_ends import AnswerUnknown, LinkSettings, Refusal
 from backend.control.link_events import (
     AnyLinkEvent,
     BeatHeard,
@@ -96,11 +98,15 @@ async def test_after_a_lost_connection_the_journal_goes_on_where_it_was(agent: S
 async def test_the_delay_between_tries_has_a_floor_also_after_a_short_success(agent: StandInAgent) -> None:
     settings = LinkSettings(open=5.0, floor=0.3, ceiling=0.3, settled=60.0)
     async with agents(agent), running(Watched(agent, settings=settings, uniform=lambda low, high: 0.0)) as watched:
+
+        def told(kind: type[Any], times: int) -> bool:
+            return len(watched.of(kind)) == times
+
         began = time.monotonic()
         for lived in range(1, 4):
-            await wait_for(lambda lived=lived: len(watched.of(LinkUp)) == lived)
+            await wait_for(partial(told, LinkUp, lived))
             agent.connections[0].transport.abort()
-            await wait_for(lambda lived=lived: len(watched.of(LinkDown)) == lived)
+            await wait_for(partial(told, LinkDown, lived))
         await wait_for(lambda: len(watched.of(LinkUp)) == 4)
         assert time.monotonic() - began >= 3 * 0.3
         assert agent.connected == 4
@@ -176,6 +182,18 @@ async def test_a_hole_in_the_journal_brings_a_new_report(agent: StandInAgent) ->
         await wait_for(lambda: len(watched.of(LinkUp)) == 2)
         assert watched.of(LinkDown)[0].words.startswith("journal records 1 to 6 never came")
         assert not watched.of(RecordsHeard)
+
+
+async def test_a_place_in_the_journal_that_the_agent_does_not_know_is_given_up(agent: StandInAgent) -> None:
+    await agent.record("one")
+    async with agents(agent), running(Watched(agent)) as watched:
+        await wait_for(lambda: watched.of(RecordsHeard))
+        agent.refuses_cursors = True
+        agent.connections[0].transport.abort()
+        await wait_for(lambda: len(watched.of(LinkUp)) == 3)
+        words = [down.words for down in watched.of(LinkDown)]
+        assert "does not know this console's place" in words[1]
+        await wait_for(lambda: len(watched.of(RecordsHeard)) == 2)
 
 
 # --- asking -------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract.words import AgentAddress, HostId
-from backend.control.link import Link, LinkSettings
-from backend.control.link_events import AnyLinkEvent, LinkDown, LinkUp
+from backend.contract.words import AgentAddress
+from backend.control.link_ends import LinkSettings
+from backend.control.link_events import LinkDown, LinkUp
 from backend.control.transports import CannotConnect, check_socket, connect
 from tests.control.stand_in_agent import StandInAgent, agents, wait_for
 from tests.control.test_link import Watched, running
@@ -125,17 +125,8 @@ async def test_a_link_through_ssh_is_a_link(place: Path, monkeypatch: pytest.Mon
 
 async def test_the_last_line_of_ssh_is_why_a_host_is_unreachable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_ssh(place, monkeypatch, place / "b.sock", words="ssh: connect to host gpu-b port 22: Connection timed out")
-    told: list[AnyLinkEvent] = []
-    link = Link(
-        HostId("gpu-b"),
-        AgentAddress("ssh://gpu-b"),
-        told.append,
-        console="c",
-        who="alice",
-        settings=LinkSettings(floor=30.0),
-    )
-    watched = Watched(StandInAgent("gpu-b", place / "b.sock"))
-    watched.link, watched.told = link, told
+    watched = Watched(StandInAgent("gpu-b", place / "b.sock"), settings=LinkSettings(floor=30.0))
+    watched.link.address = AgentAddress("ssh://gpu-b")
     async with running(watched):
         await wait_for(lambda: watched.of(LinkDown))
     words = watched.of(LinkDown)[0].words

@@ -159,7 +159,7 @@ def test_an_edited_plan_is_refused(fleet: Fleet) -> None:
     saved = fleet.home / "plan.json"
     assert fleet.run("plan", "tiny:two-host", "-o", str(saved)).returncode == 1
     saved.write_text(saved.read_text().replace('"threads":1', '"threads":2').replace('"threads": 1', '"threads": 2'))
-    assert_refused(fleet, "load", "--plan", str(saved), "--yes", words=("plan.edited",))
+    assert_refused(fleet, "load", "--plan", str(saved), "--yes", words=("it was edited", "Make a new plan"))
 
 
 def test_read_only_refuses_writes_by_name(fleet: Fleet) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from backend.contract.words import OpId
 from backend.control.contexts import ContextError, load_context
+from backend.control.exit_codes import BUG, REFUSED
 from backend.control.ledger import LedgerError
-from backend.control.operations.run import BUG, outlive_the_terminal, run_operation
+from backend.control.operations.run import outlive_the_terminal, run_operation
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
         return run_operation(load_context(asked.context, asked.home), OpId(asked.op_id), lock_fd=asked.lock_fd)
     except (ContextError, LedgerError) as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return REFUSED
     except Exception:  # noqa: BLE001  # the last line of defence of a process: the bug is written down, 70 says it
         traceback.print_exc()
         return BUG

@@ -12,13 +12,10 @@ from backend.contract.entities import Result
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
-from backend.control.link import AnswerUnknown, Refusal
+from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
 
 CONNECT_SECONDS = 10.0
-
-DONE, REFUSED, UNKNOWN, UNREACHABLE, FAILED = 0, 2, 3, 4, 5
-"""The exit codes of the command line that an operation can end with."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ from backend.contract.commands import ChangeDrain, StartDrain
 from backend.contract.entities import Drain
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
+from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import Target
-from backend.control.operations.conduct import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE, Conduct
+from backend.control.operations.conduct import Conduct
 from backend.control.operations.unload import is_seen_gone, prove_all_absent
 from backend.control.views import FleetState
 

@@ -12,8 +12,9 @@ from backend.contract.commands import Capacities, Check, Expect, Load, ProbeDial
 from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
+from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import ROLLING_BACK, Target
-from backend.control.operations.conduct import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE, Conduct, Outcome
+from backend.control.operations.conduct import Conduct, Outcome
 from backend.control.operations.unload import is_seen_gone, prove_all_absent, release
 
 RESERVE_SECONDS = 15.0
@@ -157,8 +158,9 @@ async def _dial(conduct: Conduct, leader: PlannedShard, worker: PlannedShard) ->
             if outcome.succeeded and outcome.value.get("answered") is True:
                 return None
             words = str(outcome.value.get("words") or outcome.words)
-            if listening.done() and not listening.result().succeeded:
-                words = f"{worker.host} could not listen there: {listening.result().words}"
+            if listening.done() and listening.result().value.get("heard") is not True:
+                heard = listening.result()
+                words = f"{worker.host} could not listen there: {heard.value.get('words') or heard.words}"
                 break
             await asyncio.sleep(0.3)
     finally:

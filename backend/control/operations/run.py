@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 
 from backend.contract.words import OpId
 from backend.control.contexts import Context
+from backend.control.exit_codes import REFUSED
 from backend.control.ledger import ENDED, LedgerWriter, ledger_path, reopen
-from backend.control.link import LinkSettings
-from backend.control.operations.conduct import REFUSED, Conduct
+from backend.control.link_ends import LinkSettings
+from backend.control.operations.conduct import Conduct
 from backend.control.operations.drain import drain
 from backend.control.operations.load import load
 from backend.control.operations.unload import unload
 from backend.control.reach import Reach
 
-BUG = 70
 _KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {"load": load, "unload": unload, "drain": drain}
 
 

@@ -7,8 +7,9 @@ import asyncio
 from backend.contract.commands import Release, Unload
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId
+from backend.control.exit_codes import DONE, FAILED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import Target
-from backend.control.operations.conduct import DONE, FAILED, UNKNOWN, UNREACHABLE, Conduct, Outcome
+from backend.control.operations.conduct import Conduct, Outcome
 from backend.control.views import FleetState
 
 UNLOAD_SECONDS = 180.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from backend.contract.findings import Finding, refuse
 from backend.contract.reports import EngineFacts
-from backend.planning.fleet import HOST_MEMORY, engine_of
+from backend.planning.fleet import HOST_MEMORY, engine_of, engine_trouble
 from backend.planning.guards.situation import Situation
 from backend.planning.placement import matching_devices
 
@@ -85,12 +85,11 @@ def engine(situation: Situation) -> Iterator[Finding]:
     """A host without the engine."""
     for report in situation.reports:
         if engine_of(report, situation.plan.engine) is None:
-            there = ", ".join(facts.engine for facts in report.facts.engines) or "none"
             yield refuse(
                 "engine.missing",
                 report.host,
-                expected=situation.plan.engine,
-                found=f"engines of its agent: {there}",
+                expected=f"a working {situation.plan.engine}",
+                found=engine_trouble(report, situation.plan.engine),
                 remedy="Install it and name its folder in agent.toml, or choose another host.",
             )
 

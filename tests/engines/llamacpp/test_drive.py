@@ -414,9 +414,9 @@ async def test_a_hung_worker_is_named_by_the_canary_and_heals(tiny: Path, make_r
 @engine
 async def test_a_hang_under_a_request_names_the_rank_that_does_not_answer(tiny: Path, make_ring: MakeRing) -> None:
     pace = Pace(poll=0.1, poll_busy=0.1, poll_deadline=1.0, canary_deadline=2.0, stall=1.5)
-    ring = await ready_ring(make_ring(ring_plan(tiny, context=4096), pace))
+    ring = await ready_ring(make_ring(ring_plan(tiny, context=2048), pace))
     leader = ring.ranks[0]
-    asked = asyncio.create_task(ring.driver.complete(leader.all(Proven)[0].endpoint, "one", 3500, 60.0))
+    asked = asyncio.create_task(ring.driver.complete(leader.all(Proven)[0].endpoint, "one", 1500, 60.0))
     await until(lambda: last(leader).in_flight == 1, "a request in flight")
     ring.kill(2, signal.SIGSTOP)
     try:
@@ -429,7 +429,7 @@ async def test_a_hang_under_a_request_names_the_rank_that_does_not_answer(tiny: 
         assert not leader.all(PeerLost)
     finally:
         ring.kill(2, signal.SIGCONT)
-    assert (await asked).tokens == 3500
+    assert (await asked).tokens == 1500
     await until(lambda: last(leader).in_flight == 0 and not last(leader).words, "quiet counters again")
 
 

@@ -1,0 +1,78 @@
+"""Themes are data: a good one loads, a bad one is named, and neither ends the console."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import console
+from console.theming import STYLE_NAMES, bare_palette, choose_palette, load_palettes, theme_folder
+from tests.console import worlds as w
+from tests.console.driving import running
+from tests.console.stand_in import StandInDoor
+
+
+def test_every_theme_that_is_shipped_loads() -> None:
+    loaded, failed = load_palettes(theme_folder())
+    assert set(loaded) >= {"night", "plain"}
+    assert failed == []
+
+
+def test_every_style_that_is_drawn_has_a_name_in_the_registry() -> None:
+    folder = Path(console.__file__).parent
+    text = "\n".join(
+        path.read_text() for part in ("render", "screens", "widgets") for path in (folder / part).glob("*.py")
+    )
+    used = set(re.findall(r'(?:cell|right|wrapped)\((?:[^()]|\([^()]*\))*?"([a-z]+(?:\.[a-z]+)+)"', text))
+    assert used
+    assert used <= STYLE_NAMES
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[colours\n", "cannot be read as TOML"),
+        ("[colours]\ndark = true\n", "must name primary"),
+        ('[colours]\nprimary = "no such colour"\n', "a colour cannot be used"),
+        ('[colours]\nprimary = "#fff"\nshine = "#fff"\n', "there is no colour shine"),
+        ('[colours]\nprimary = "#fff"\n[styles]\nshine = "bold"\n', "there is no style shine"),
+        ('[colours]\nprimary = "#fff"\n[styles]\nplain = "loud please"\n', "style plain is 'loud please'"),
+        ("colours = 3\n", "must be tables"),
+    ],
+)
+def test_a_bad_theme_is_named_with_its_reason_and_the_default_is_used(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "night.toml").write_text((theme_folder() / "night.toml").read_text())
+    palette, words = choose_palette("bad", mono=False, folder=tmp_path)
+    assert palette.name == "night"
+    assert reason in words[0]
+    assert "there is no theme bad" in words[1]
+
+
+def test_without_any_theme_there_is_still_one(tmp_path: Path) -> None:
+    palette, words = choose_palette(None, mono=False, folder=tmp_path)
+    assert palette.name == bare_palette().name
+    assert words == ["there is no theme night; there are: none"]
+
+
+@pytest.mark.parametrize("theme", ["night", "plain", None])
+async def test_the_console_runs_in_every_theme(
+    theme: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if theme is None:
+        monkeypatch.setattr("console.theming.theme_folder", lambda: tmp_path)
+    async with running(StandInDoor(w.busy_fleet()), theme=theme) as driver:
+        await driver.see("step37-1")
+        await driver.press("D")
+        await driver.press("escape", "t")
+        await driver.press("escape")
+
+
+async def test_without_colour_no_colour_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with running(StandInDoor(w.busy_fleet()), theme="plain") as driver:
+        await driver.see("step37-1")
+        assert driver.app.no_color
+        assert [type(each).__name__ for each in driver.app.get_line_filters()] == ["NoColor"]
