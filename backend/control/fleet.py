@@ -150,7 +150,8 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
     fleet = _derive(fleet, changed | _touching(fleet, event.host), event.unix_ms)
     if before.state is HostState.CONNECTING:
         return fleet, ()
-    return _show(fleet, event, (_local_record(event, "link.live", "live again", "info"),))
+    words = "live again" if before.reported_at else "live"
+    return _show(fleet, event, (_local_record(event, "link.live", words, "info"),))
 
 
 def _fold_down(fleet: Fleet, event: LinkDown | LinkRefused) -> Folded:

@@ -136,7 +136,7 @@ class Link:
                 delay = self._delay(attempt)
                 attempt += 1
                 words = self._cut_words if self._cut.is_set() else str(error) or type(error).__name__
-                self._tell(LinkDown(words=f"{words}; {self._next_try(delay)}", **self._now()))
+                self._tell(LinkDown(words=f"{words.rstrip('.')}; {self._next_try(delay)}", **self._now()))
             await asyncio.sleep(delay)
 
     async def ask(self, command: Command, timeout: float) -> Result:

@@ -121,11 +121,17 @@ class Fit:
     widths: tuple[int, ...]
     gap: int
 
+    @property
+    def total(self) -> int:
+        """What the columns take together."""
+        return sum(self.widths) + self.gap * max(0, sum(1 for width in self.widths if width) - 1)
+
 
 def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> Fit:
     """Columns within ``width`` cells. Blanks between them are given up before a column is."""
-    fits = [_fit(columns, natural, width, gap) for gap in (2, 1)]
-    return fits[0] if fits[0].widths.count(0) == fits[1].widths.count(0) else fits[1]
+    loose, tight = (_fit(columns, natural, width, gap) for gap in (2, 1))
+    is_enough = loose.total <= width and loose.widths.count(0) == tight.widths.count(0)
+    return loose if is_enough else tight
 
 
 def _fit(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int) -> Fit:

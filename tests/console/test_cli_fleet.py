@@ -225,7 +225,8 @@ def test_a_loaded_replica_is_listed_answers_and_shows_what_it_printed(home: Home
     assert "llama" in log.stdout
     assert home.facts("logs", f"{replica}/0", "--tail", "100")["text"]
 
-    (operation,) = [each for each in home.facts("ls", "operations") if each["subject"] == replica]
+    loaded = facts["load_generation"]
+    (operation,) = [each for each in home.facts("ls", "operations") if each["load_generation"] == loaded]
     assert (operation["kind"], operation["state"], operation["exit_code"]) == ("load", "succeeded", 0)
     assert home.facts("op", "show", operation["id"])["steps"]
     assert operation["id"] in home.ringtop("op", "show", operation["id"]).stdout

@@ -12,7 +12,7 @@ from backend.agent.core.capacity import (
     untaken_memory,
 )
 from backend.agent.core.state import Capacity, CommandArrived, Send, Spawn
-from backend.agent.core.stopping import begin_stop, dismiss
+from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
 from backend.contract.commands import ChangeDrain, Load, Release, Reserve, StartDrain, Unload
 from backend.contract.entities import LoadRecord, OpenOperation, Reservation, Result, Shard
@@ -398,6 +398,12 @@ def _unload(turn: Turn, event: CommandArrived, command: Unload) -> None:
         _end(turn, event, command.node_id, command.by, refusal)
         return
     state = shard_state(shard.state)
+    if state is not None and state.is_terminal and is_held(turn, shard):
+        turn.record(
+            "unload.accepted", f"{shard.node_id} has ended; waiting for its proof", shard=shard, operation=operation
+        )
+        turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
+        return
     if state is not None and state.is_terminal:
         dismiss(turn, shard, command.by, turn.ended_operation(operation, SUCCEEDED_ABSENT))
         return

@@ -23,6 +23,14 @@ def begin_stop(
         turn.then(StopEngine(shard.node_id, shard.load_generation))
 
 
+def is_held(turn: Turn, shard: Shard) -> bool:
+    """Something that the shard used is not proven free yet."""
+    return any(
+        hold.node_id == shard.node_id and hold.load_generation == shard.load_generation
+        for hold in turn.state.entities.holds.values()
+    )
+
+
 def dismiss(turn: Turn, shard: Shard, by: str, operation: OpenOperation | None) -> None:
     """Forget an ended shard, and with the last one of a load its record and its drain."""
     entities = turn.state.entities

@@ -15,6 +15,7 @@ from backend.control.views import FleetState
 UNLOAD_SECONDS = 180.0
 """Longest wait for one proof: TERM, grace, KILL, and the looks at group, port and device after them."""
 _LEADER_HEAD_START = 60.0
+_HOLD_SECONDS = 30.0
 _RETRY_SECONDS, _RETRY_CEILING = 5.0, 60.0
 
 
@@ -59,6 +60,8 @@ async def prove_absent(conduct: Conduct, target: Target, why: str) -> str:
     """Stop a target and return the proof in words; asks again for as long as it takes."""
     attempt = 1
     while True:
+        if _has_ended(conduct.reach.state, target):  # stopping it would forget its words; its hold ends by itself
+            await conduct.reach.until(lambda state: is_seen_gone(state, target), _HOLD_SECONDS)
         if is_seen_gone(conduct.reach.state, target):
             return "ended, and nothing is held for it"
         outcome = await conduct.ask(target.host, _command(conduct, target, why, attempt), UNLOAD_SECONDS)
@@ -72,15 +75,21 @@ async def prove_absent(conduct: Conduct, target: Target, why: str) -> str:
 
 def is_seen_gone(state: FleetState, target: Target) -> bool:
     """Its live host shows this generation's shard as ended, and no hold is left of it."""
+    if not _has_ended(state, target):
+        return False
+    entities = state.hosts[target.host].entities
+    generation = entities.shards[target.node_id].load_generation
+    return not any(
+        hold.node_id == target.node_id and hold.load_generation == generation for hold in entities.holds.values()
+    )
+
+
+def _has_ended(state: FleetState, target: Target) -> bool:
     host = state.hosts[target.host]
     shard = host.entities.shards.get(target.node_id)
     if host.state is not HostState.LIVE or shard is None or shard.node_generation != target.node_generation:
         return False
-    held = any(
-        hold.node_id == target.node_id and hold.load_generation == shard.load_generation
-        for hold in host.entities.holds.values()
-    )
-    return shard.state in ("stopped", "failed") and not held
+    return shard.state in ("stopped", "failed")
 
 
 async def prove_all_absent(conduct: Conduct, targets: tuple[Target, ...], why: str) -> None:

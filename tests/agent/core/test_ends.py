@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from backend.agent.core.state import Adopted, Follow, StopEngine
+from backend.agent.core.state import Adopted, Follow, Send, StopEngine
 from backend.contract.entities import ProcessIdentity
+from backend.contract.events import Answered
 from backend.contract.states import ShardState
 from backend.contract.words import LoadGeneration, NodeId
 from backend.engines.driver import LeaderGone, PeerLost, PhaseSeen
@@ -108,6 +109,18 @@ def test_unload_dismisses_what_has_ended_and_the_load_record_goes_with_the_last(
     assert world.state.entities.shards == {}
     assert world.state.entities.loads == {}
     assert world.state.entities.highest_generation == GENERATION
+
+
+def test_an_unload_of_what_has_ended_waits_for_the_proof() -> None:
+    world = World()
+    plan = make_plan()
+    world.bring_up(plan)
+    world.ended(plan, 1)
+    world.unload(plan, 1)
+    assert not [s for s in world.effects if isinstance(s, Send) and isinstance(s.event, Answered)]
+    world.gone(plan, 1)
+    assert world.answer("un-1").status == "succeeded"
+    assert NodeId("tiny-1/1") not in world.state.entities.shards
 
 
 def test_an_unload_during_a_load_ends_both_commands() -> None:

@@ -352,10 +352,20 @@ async def test_a_worker_whose_port_is_taken_exits_and_the_taker_is_never_believe
 ) -> None:
     ring = make_ring(ring_plan(tiny))
     on_port(ring, 1, listener)
-    worker = ring.start(1)
-    assert worker.process is not None
-    assert await asyncio.to_thread(worker.process.wait, 20) == 0
-    assert not worker.all(PhaseSeen)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(struct.pack("<Q", 28) + bytes([5, 0, 0, 0]) + bytes(24))
+        writer.close()
+
+    async with await asyncio.start_server(answer, sock=listener.dup()):
+        worker = ring.start(1)
+        assert worker.process is not None
+        assert await asyncio.to_thread(worker.process.wait, 20) == 0
+        quiet_until = time.monotonic() + 0.5
+        while time.monotonic() < quiet_until:
+            assert not worker.seen
+            await asyncio.sleep(0.02)
 
 
 # Losing a part

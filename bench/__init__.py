@@ -1,0 +1,1 @@
+"""Figures, never tests: every speed beside the floor or peer that ran in the same run."""
