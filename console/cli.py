@@ -101,13 +101,22 @@ def cli(
     Exit codes: 0 done, 1 changes pending, 2 refused or bad usage, 3 timed out or unknown, 4 unreachable,
     5 ran and failed, 130 interrupted, 70 a bug of ringtop.
     """
-    ctx.obj = Settings(context=context, home=choose_home(home), read_only=read_only, ascii=ascii_only)
+    ctx.obj = Settings(
+        context=context,
+        home=choose_home(home),
+        read_only=read_only,
+        ascii=ascii_only,
+        mono=mono,
+        slow=slow,
+        theme=theme,
+        mouse=mouse,
+    )
     if ctx.invoked_subcommand is not None:
         gc.set_threshold(_FEW_COLLECTIONS)
     else:
-        from console.commands.screen import Looks, open_console
+        from console.commands.screen import open_console
 
-        ctx.exit(open_console(ctx.obj, Looks(mono=mono, slow=slow, theme=theme, mouse=mouse)))
+        ctx.exit(open_console(ctx.obj))
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from backend.agent import cgroup, devices, ports, supervisor
 from backend.agent.core.state import (
     Adopted,
     CoreEvent,
+    DriveBroke,
     Ended,
     EngineSaw,
     Follow,
@@ -28,7 +31,7 @@ from backend.agent.process_identity import group_members
 from backend.agent.run_folder import RunUnreadable, run_folder
 from backend.contract.entities import LoadRecord, Shard
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import Driver, EngineMissing, ModelUnreadable, Run, Seen
+from backend.engines.driver import Driver, Run, Seen
 
 PROOF_LOOK_SECONDS = 0.05
 """How often an ended engine's group and ports are looked at until they are proven free."""
@@ -166,7 +169,7 @@ class EngineRuns:
             launch = driver.launch(planned, record.plan, model)
             folder = self.run_folder(shard.node_id, shard.load_generation)
             identity = await supervisor.spawn(folder, effect.nonce, launch.argv, launch.env)
-        except (ModelUnreadable, EngineMissing, supervisor.SpawnFailed) as error:
+        except (ValueError, supervisor.SpawnFailed) as error:
             self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
         else:
             self._dispatch(Spawned(effect.node_id, effect.generation, identity))
@@ -203,7 +206,11 @@ class EngineRuns:
             adopted=adopted,
             may_canary=lambda: self._may_canary(shard),
         )
-        await self.drivers[shard.engine].drive(run, see)
+        try:
+            await self.drivers[shard.engine].drive(run, see)
+        except Exception as error:  # noqa: BLE001  one engine's odd answer must not take the other engines' agent along
+            sys.stderr.write(f"the drive of {shard.node_id} broke:\n{traceback.format_exc()}")
+            self._dispatch(DriveBroke(*key, f"{type(error).__name__}: {error}"))
 
     async def _stop(self, key: Key) -> None:
         found = self._find(key[0])

@@ -113,7 +113,7 @@ def standing_generation(claims: list[_Claim]) -> LoadGeneration:
         serves = any(claim.shard.rank == 0 and claim.shard.state in _SERVING for claim in heard)
         size = max(claim.shard.world_size for claim in by_generation[generation])
         complete = {claim.shard.rank for claim in heard} >= set(range(size))
-        return complete, generation
+        return serves, complete, generation
 
     return max(by_generation, key=standing)
 

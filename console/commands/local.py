@@ -24,7 +24,7 @@ def up(settings: Settings, *, once: bool) -> int:
     console leaves the fleet running; `ringtop down` stops it.
     """
     from console.commands.rehearsal import load_tiny, local_settings, rehearse, start_fleet
-    from console.commands.screen import Looks, is_terminal, open_console, require_screen
+    from console.commands.screen import is_terminal, open_console, require_screen
 
     fleet = _fleet(settings)
     if once or settings.as_json or not is_terminal():
@@ -33,7 +33,7 @@ def up(settings: Settings, *, once: bool) -> int:
     try:
         start_fleet(fleet)
         load_tiny(settings, fleet)
-        return open_console(local_settings(settings, fleet), Looks())
+        return open_console(local_settings(settings, fleet))
     finally:
         if fleet.is_up:
             say("The local fleet goes on; stop it with: ringtop down")

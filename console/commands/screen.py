@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
 from console.commands.door import chosen_context
 from console.commands.exits import refused
 from console.commands.output import speaks_utf8
 from console.commands.settings import Settings
-
-
-@dataclass(frozen=True)
-class Looks:
-    """How the console is to look, from the command line."""
-
-    mono: bool = False
-    slow: bool = False
-    theme: str | None = None
-    mouse: bool = False
 
 
 def is_terminal() -> bool:
@@ -39,7 +28,7 @@ def require_screen() -> None:
         )
 
 
-def open_console(settings: Settings, looks: Looks) -> int:
+def open_console(settings: Settings) -> int:
     """Open the console of the chosen context; returns its exit code."""
     require_screen()
     from backend.api import Backend
@@ -48,8 +37,8 @@ def open_console(settings: Settings, looks: Looks) -> int:
     return run_console(
         Backend(chosen_context(settings)),
         ascii=settings.ascii or not speaks_utf8(),
-        mono=looks.mono,
-        slow=looks.slow,
-        theme=looks.theme,
-        mouse=looks.mouse,
+        mono=settings.mono,
+        slow=settings.slow,
+        theme=settings.theme,
+        mouse=settings.mouse,
     )

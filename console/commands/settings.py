@@ -20,13 +20,17 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 @dataclass(frozen=True)
 class Settings:
-    """Which fleet, and in which way to answer. ``home`` and ``context`` None mean the defaults."""
+    """Which fleet, in which way to answer, and how the console is to look. None means the default."""
 
     context: str | None = None
     home: Path | None = None
     read_only: bool = False
     as_json: bool = False
     ascii: bool = False
+    mono: bool = False
+    slow: bool = False
+    theme: str | None = None
+    mouse: bool = False
 
 
 class Duration(click.ParamType[float]):

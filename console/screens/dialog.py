@@ -77,7 +77,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
         self.show_title()
-        self.choices.focus()
+        self.set_focus(self.choices)
         self.opened()
         self.refresh_state(self.console.state, self.console.look())
 

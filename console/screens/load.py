@@ -36,7 +36,7 @@ class ChooseModel(Dialog):
 
     def opened(self) -> None:
         """The table has the keys: choosing does nothing yet but plan."""
-        self.query_one(Grid).focus()
+        self.set_focus(self.query_one(Grid))
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """Fill the table again."""

@@ -76,7 +76,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._banner.display = False
         self._prompt.display = False
         self._grids["replicas"].set_table(Table(replica_columns(Look()), (), "Asking every host."))
-        self._grids["replicas"].focus()
+        self.set_focus(self._grids["replicas"])
         self._arrange()
         self.call_after_refresh(self.console.start_backend)
 
@@ -164,7 +164,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             words, style = self._message
             footer.set_lines([message_line(words, style, width)])
             return
-        if not self.is_current:
+        if self.app.screen is not self:
             footer.set_lines(
                 [
                     line(
@@ -275,13 +275,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def switch_lower(self) -> None:
         """Shards or hosts in the lower panel; both are there on a wide screen, and then hosts get the keys."""
         if self.is_wide:
-            self._grids["hosts"].focus()
+            self.set_focus(self._grids["hosts"])
             return
         had_keys = self._pane() in ("shards", "hosts")
         self._lower_shows = "hosts" if self._lower_shows == "shards" else "shards"
         self._arrange()
         if had_keys:
-            self._grids[self._lower_shows].focus()
+            self.set_focus(self._grids[self._lower_shows])
         self.call_after_refresh(self._redraw)
 
     def focus_pane(self, step: int) -> None:
@@ -289,7 +289,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         panes = ["replicas"]
         panes += [name for name in _LOWER if self._panels[name].display]
         at = panes.index(self._pane()) if self._pane() in panes else 0
-        self._pane_widget(panes[(at + step) % len(panes)]).focus()
+        self.set_focus(self._pane_widget(panes[(at + step) % len(panes)]))
 
     def move(self, action: str) -> None:
         """Move in the panel that has the keys."""
@@ -334,7 +334,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def on_prompt_line_done(self, event: PromptLine.Done) -> None:
         """The line is closed; a command goes to the registry."""
         self._footer.display = True
-        event.return_to.focus()
+        self.set_focus(event.return_to)
         if event.kind == "command" and event.text:
             self.console.run_command(event.text)
         elif event.kind == "filter" and event.text is None and isinstance(event.return_to, Grid | Journal):

@@ -118,7 +118,7 @@ class OperationsScreen(Dialog):
 
     def opened(self) -> None:
         """The table has the keys."""
-        self.query_one(Grid).focus()
+        self.set_focus(self.query_one(Grid))
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """Fill the table again."""

@@ -41,7 +41,7 @@ class PromptDialog(Dialog):
     def opened(self) -> None:
         """The prompt has the keys: a test changes nothing."""
         self.show_lines("#label-prompt", [line(cell(" prompt", "head"))])
-        self.query_one("#prompt", Field).focus()
+        self.set_focus(self.query_one("#prompt", Field))
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The answer, or what is being waited for."""

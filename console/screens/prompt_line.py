@@ -44,7 +44,7 @@ class PromptLine(Input):
         self.display = True
         self.value = text
         self.cursor_position = len(text)
-        self.focus()
+        self.screen.set_focus(self)  # at once: the next key must not reach an action
 
     def on_key(self, event: Key) -> None:
         """Esc and a backspace too many give up; up and down go through what was said."""

@@ -7,6 +7,7 @@ import msgspec
 from backend.agent.core import drains
 from backend.agent.core.state import (
     Adopted,
+    DriveBroke,
     Ended,
     EngineSaw,
     Follow,
@@ -87,6 +88,18 @@ def on_engine(turn: Turn, event: EngineSaw) -> None:
     elif isinstance(seen, LeaderGone):
         ends_as = "stopped" if _drain_open(turn, shard) else "failed"
         begin_stop(turn, shard, seen.words, ends_as=ends_as)
+
+
+def on_drive_broke(turn: Turn, event: DriveBroke) -> None:
+    """Said aloud. A shard that was still starting is stopped: nobody would ever say that it is ready."""
+    shard = _current(turn, event.node_id, event.generation)
+    if shard is None or shard.state == ShardState.STOPPING.value:
+        return
+    words = f"not followed any more: {event.words}. Restart the agent of {shard.host}; the engine runs on."
+    if shard.state in (ShardState.READY.value, ShardState.DRAINING.value):
+        turn.record("not followed", words, level="alarm", shard=_with(shard, words=words))
+    else:
+        _fail(turn, shard, f"its start could not be followed: {event.words}")
 
 
 def on_ended(turn: Turn, event: Ended) -> None:

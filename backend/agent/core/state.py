@@ -81,6 +81,14 @@ class EngineSaw(msgspec.Struct, frozen=True):
     seen: Seen
 
 
+class DriveBroke(msgspec.Struct, frozen=True):
+    """The drive of a shard ended by a fault of ours: its engine runs on, and nobody reads its signals."""
+
+    node_id: NodeId
+    generation: LoadGeneration
+    words: str
+
+
 class Ended(msgspec.Struct, frozen=True):
     """The engine's process is gone. None is unknown, never 0."""
 
@@ -133,6 +141,7 @@ CoreEvent = (
     | Spawned
     | SpawnFailed
     | EngineSaw
+    | DriveBroke
     | Ended
     | Stuck
     | Gone

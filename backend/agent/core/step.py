@@ -9,6 +9,7 @@ from backend.agent.core.state import (
     CoreEvent,
     CoreState,
     Disconnected,
+    DriveBroke,
     Effect,
     Ended,
     EngineSaw,
@@ -58,6 +59,8 @@ def _dispatch(turn: Turn, event: CoreEvent) -> None:
         commands.on_command(turn, event)
     elif isinstance(event, EngineSaw):
         processes.on_engine(turn, event)
+    elif isinstance(event, DriveBroke):
+        processes.on_drive_broke(turn, event)
     elif isinstance(event, Spawned):
         processes.on_spawned(turn, event)
     elif isinstance(event, SpawnFailed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core.state import Adopted, Follow, Send, StopEngine
+from backend.agent.core.state import Adopted, DriveBroke, Follow, Send, StopEngine
 from backend.contract.entities import ProcessIdentity
 from backend.contract.events import Answered
 from backend.contract.states import ShardState
@@ -65,6 +65,26 @@ def test_a_worker_without_a_leader_is_stopped_after_its_grace() -> None:
     assert len(world.take(StopEngine)) == 1
     world.ended(plan, 1, signal=15)
     assert world.state_of(plan, 1) == "failed"
+
+
+def test_a_broken_drive_is_said_and_leaves_what_serves_alone() -> None:
+    world = World()
+    plan = make_plan()
+    world.bring_up(plan)
+    world.event(DriveBroke(NodeId("tiny-1/1"), plan.load_generation, "KeyError: 'x'"))
+    assert world.state_of(plan, 1) == "ready"
+    assert (world.records[-1].level, "KeyError" in world.records[-1].words) == ("alarm", True)
+    assert world.take(StopEngine) == []
+
+
+def test_a_broken_drive_ends_a_start_that_nobody_could_see_through() -> None:
+    world = World()
+    plan = make_plan()
+    world.reserve(plan)
+    world.load(plan, 1)
+    world.spawned(plan, 1)
+    world.event(DriveBroke(NodeId("tiny-1/1"), plan.load_generation, "KeyError: 'x'"))
+    assert [stop.node_id for stop in world.take(StopEngine)] == ["tiny-1/1"]
 
 
 def test_unload_ends_when_the_group_is_proven_gone() -> None:
