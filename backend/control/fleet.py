@@ -41,10 +41,15 @@ _REVISION_MOVERS = ("reservation", "load", "drain", "hold", "drop_reservations",
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that the console sees, and the memory that it takes to fold the next event."""
+    """The state that the console sees, and the memory that it takes to fold the next event.
+
+    ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``folded`` up
+    to which seq a host's records are in its entities.
+    """
 
     state: FleetState
     index: dict[HostId, dict[ReplicaId, Holdings]]
+    where: dict[ReplicaId, frozenset[HostId]] = {}
     folded: dict[HostId, int] = {}
     silent_since: dict[HostId, float] = {}
     drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
@@ -285,7 +290,13 @@ def _reindex(fleet: Fleet, name: HostId) -> tuple[Fleet, set[ReplicaId]]:
     changed = {replica for replica in old.keys() | new.keys() if old.get(replica) != new.get(replica)}
     if not changed:
         return fleet, changed
-    return msgspec.structs.replace(fleet, index={**fleet.index, name: new}), changed
+    where = dict(fleet.where)
+    for replica in changed:
+        hosts = where.get(replica, frozenset())
+        where[replica] = hosts | {name} if replica in new else hosts - {name}
+        if not where[replica]:
+            del where[replica]
+    return msgspec.structs.replace(fleet, index={**fleet.index, name: new}, where=where), changed
 
 
 def _touching(fleet: Fleet, host: HostId) -> set[ReplicaId]:
@@ -304,11 +315,12 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs) -> Fleet:
         return fleet
     state = fleet.state
     replicas, drifts = dict(state.replicas), dict(fleet.drifts)
-    boots = {name: view.facts.boot_id for name, view in state.hosts.items() if view.facts is not None}
     changed = False
     for replica in sorted(touched):
         operations = [op for op in state.operations.values() if op.subject == replica and op.state in OPEN_STATES]
-        view = derive_replica(replica, _parts(fleet, replica, operations), operations, state.models, unix_ms)
+        parts = _parts(fleet, replica, operations)
+        view = derive_replica(replica, parts, operations, state.models, unix_ms)
+        boots = {part.host.host: part.host.facts.boot_id for part in parts if part.host.facts is not None}
         found = derive_drifts(view, state.models, boots) if view is not None else ()
         if view == replicas.get(replica) and found == drifts.get(replica, ()):
             continue
@@ -327,7 +339,7 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs) -> Fleet:
 def _parts(fleet: Fleet, replica: ReplicaId, operations: list[OperationView]) -> list[Part]:
     """Every host that has something of the replica, and every host of its plans with nothing of it."""
     hosts = fleet.state.hosts
-    parts = {name: Part(hosts[name], held[replica]) for name, held in fleet.index.items() if replica in held}
+    parts = {name: Part(hosts[name], fleet.index[name][replica]) for name in fleet.where.get(replica, ())}
     plans = [plan for part in parts.values() for plan in part.holdings.plans]
     plans += [operation.plan for operation in operations if operation.plan is not None]
     for name in sorted({shard.host for plan in plans for shard in plan.shards}):

@@ -150,7 +150,7 @@ def reopen(folder: Path, op_id: OpId, inherited: int | None = None) -> LedgerWri
         data = path.read_bytes()
         operation, steps, whole = _parse(path, data)
         if whole < len(data):
-            pass
+            os.ftruncate(fd, whole)
             os.fsync(fd)
     except BaseException:
         os.close(fd)

@@ -185,20 +185,30 @@ class Link:
                 return await self.ask(command, left)
             except AnswerUnknown as error:
                 sent = sent or error.sent
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
 
     async def _recall(self, asked: OpId, deadline: float) -> Result | None:
-        """The result of a command sent before; None when the agent never took it, so that it must be sent again."""
+        """The result of a command sent before; None when the agent never took it, so that it must be sent again.
+
+        Only the agent's own word about the command decides: a status that is refused or unreadable leaves it unknown.
+        """
         while True:
             self._sequence += 1
             status = OperationStatus(op_id=OpId(f"{asked}-status-{self._sequence}"), asked=asked)
             left = deadline - self._monotonic()
-            answer = await self.ask(status, max(0.0, min(left, 10.0)))
-            if answer.status != "succeeded" or not answer.value.get("known"):
-                return None
-            tree = answer.value.get("result")
-            if tree is not None:
-                return convert(tree, Result, f"result of {asked} at {self.host}")
+            try:
+                answer = await self.ask(status, max(0.0, min(left, 10.0)))
+                if answer.status != "succeeded":
+                    raise AnswerUnknown(
+                        f"{self.host} cannot say what became of {asked}: {answer.first_error}", sent=True
+                    )
+                if not answer.value.get("known"):
+                    return None
+                tree = answer.value.get("result")
+                if tree is not None:
+                    return convert(tree, Result, f"result of {asked} at {self.host}")
+            except (Refusal, FrameError) as error:
+                raise AnswerUnknown(f"{self.host} cannot say what became of {asked}: {error}", sent=True) from error
             if self._monotonic() >= deadline:
                 raise AnswerUnknown(f"{self.host} still works on {asked}", sent=True)
             await asyncio.sleep(0.5)

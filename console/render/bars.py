@@ -31,7 +31,8 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
         pieces.append(cell(f"   {running} running", "header"))
     if state.drifts:
         pieces.append(cell(f"   {plural(len(state.drifts), 'drift')}", "header.alarm"))
-    word = "live" if live else ("connecting" if state.hosts else "no hosts")
+    waits = any(host.state.value == "connecting" for host in state.hosts.values())
+    word = "live" if live else "connecting" if waits else "no host is live" if state.hosts else "no hosts"
     tail = [
         cell(f"{word}   ", "header" if live else "header.warn"),
         cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),

@@ -47,7 +47,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
         self._replica_rows = RowMemory(replica_cells)
         self._message: tuple[str, str] | None = None
-        self._lower_shows = "shards"
+        self._lower_chosen = ""
+        self._has_replicas = False
         self._seen_hosts: object = None
         self._seen_replica: object = None
         self._second = -1
@@ -111,6 +112,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._draw_bars(state, look)
         if state is None:
             return
+        if self._has_replicas != bool(state.replicas):
+            self._has_replicas = bool(state.replicas)
+            self._arrange()
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._draw_shards(state, look)
@@ -221,6 +225,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if isinstance(self.focused, Input):
             return  # what is typed there is no action; the framework looks its bindings up when the key has bubbled
         event.stop()
+        if self.app.screen is not self:
+            return  # it was on its way here when a dialog opened: nobody meant it for either
         if self._message is not None:
             self._message = None
             self._draw_footer(self.console.state)
@@ -267,8 +273,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         wide = self.is_wide
         self.set_class(wide, "wide")
         self._replica_rows.forget()
-        self._panels["hosts"].display = wide or self._lower_shows == "hosts"
-        self._panels["shards"].display = wide or self._lower_shows == "shards"
+        self._panels["hosts"].display = wide or self._lower_shows() == "hosts"
+        self._panels["shards"].display = wide or self._lower_shows() == "shards"
+
+    def _lower_shows(self) -> str:
+        """What a narrow screen has below: what was chosen, else hosts for as long as there is no replica."""
+        return self._lower_chosen or ("shards" if self._has_replicas else "hosts")
 
     # --- what actions do here -------------------------------------------------------------------------------
 
@@ -278,10 +288,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.set_focus(self._grids["hosts"])
             return
         had_keys = self._pane() in ("shards", "hosts")
-        self._lower_shows = "hosts" if self._lower_shows == "shards" else "shards"
+        self._lower_chosen = "hosts" if self._lower_shows() == "shards" else "shards"
         self._arrange()
         if had_keys:
-            self.set_focus(self._grids[self._lower_shows])
+            self.set_focus(self._grids[self._lower_chosen])
         self.call_after_refresh(self._redraw)
 
     def focus_pane(self, step: int) -> None:

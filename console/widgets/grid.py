@@ -58,7 +58,7 @@ class Grid(Widget, can_focus=True):
     def set_table(self, table: Table) -> None:
         """Show these rows. The cursor stays on its entity, wherever that stands now."""
         before, before_top, before_cursor = self._rows, self._top, self.cursor_key
-        is_other_shape = table.columns != self._table.columns or table.empty != self._table.empty
+        is_other_shape = table.columns != self._table.columns or (not table.rows and table.empty != self._table.empty)
         self._table = table
         self._rows = self._filtered(table.rows)
         self._keep_cursor(before)
@@ -111,7 +111,7 @@ class Grid(Widget, can_focus=True):
             index = self._top + y
             old = before[index] if index < len(before) else None
             new = self._rows[index] if index < len(self._rows) else None
-            if old is None or new is None or old.key != new.key:
+            if old is None or new is None:
                 if old is not new:
                     self.refresh(Region(0, y + 1, self.size.width, 1))
             elif (old.key == before_cursor) != (new.key == self.cursor_key):
@@ -205,7 +205,7 @@ class Grid(Widget, can_focus=True):
 
     def _segments(self, row: Row, sign: str, base: Style, over: Style | None) -> list[Segment]:
         painter = self._painter
-        segments = [painter.segment(sign, "key", base, over)]
+        segments = [painter.segment(sign, "key" if sign.strip() else "plain", base, over)]
         gap = ""
         for piece, width in zip(row.cells, self._fit.widths, strict=False):
             if width:
@@ -213,7 +213,7 @@ class Grid(Widget, can_focus=True):
                     painter.segment(gap + pad(piece, width, painter.glyphs.ellipsis), piece.style, base, over)
                 )
                 gap = " " * self._fit.gap
-        return segments
+        return list(Segment.simplify(segments))
 
 
 def _row_text(row: Row) -> str:

@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from console.render.cells import Cell
 from console.render.glyphs import ASCII, UNICODE, Glyphs
-from console.safe_text import SafeText, width_of
+from console.safe_text import SafeText, cut, width_of
 from console.theming import Palette
 
 
@@ -49,11 +49,16 @@ class Painter:
     def strip(
         self, cells: Iterable[Cell], width: int, base: Style, *, fill: str = "", over: Style | None = None
     ) -> Strip:
-        """Cells one after another in exactly ``width`` cells of terminal."""
+        """Cells one after another in exactly ``width`` cells of terminal; what does not fit ends with an ellipsis."""
         segments = []
+        room = width
         for piece in cells:
             if not isinstance(piece.text, SafeText):
                 raise TypeError(f"text reached the screen unchecked: {piece.text!r}")
-            segments.append(self.segment(piece.text, piece.style, base, over))
+            text = cut(piece.text, room, self.glyphs.ellipsis)
+            segments.append(self.segment(text, piece.style, base, over))
+            room -= width_of(text)
+            if room <= 0:
+                break
         blank = base + self.style(fill) if fill else base
-        return Strip(segments).adjust_cell_length(width, blank if over is None else blank + over)
+        return Strip(Segment.simplify(segments)).adjust_cell_length(width, blank if over is None else blank + over)

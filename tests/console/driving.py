@@ -48,10 +48,8 @@ class Driver:
     async def press(self, *keys: str) -> None:
         """Press keys, a deaf dialog left time to open its ears."""
         for key in keys:
-            screen = self.app.screen
-            deaf = getattr(screen, "is_deaf", False)
-            if deaf:
-                await self.until(lambda screen=screen: not screen.is_deaf, "the end of deafness")
+            if getattr(self.app.screen, "is_deaf", False):
+                await self.until(lambda: not getattr(self.app.screen, "is_deaf", False), "the end of deafness")
             await self.pilot.press(key)
 
     async def type(self, text: str) -> None:

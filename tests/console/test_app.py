@@ -59,8 +59,9 @@ async def test_with_every_host_down_the_screen_is_up_and_says_why() -> None:
     host = w.host("gpu-a", HostState.UNREACHABLE, words="ssh: connection timed out", facts=None)
     async with running(_door(hosts={HostId("gpu-a"): host})) as console:
         await console.see("No host answers yet")
-        await console.press("h")
         await console.see("ssh: connection timed out")
+        await console.press("h")
+        await console.see("No replica is selected")
 
 
 async def test_the_cursor_stays_on_its_replica_when_rows_come_and_go() -> None:
@@ -324,7 +325,7 @@ async def test_a_state_that_is_the_same_object_draws_nothing() -> None:
         await console.pilot.pause(0.3)
         drawn: list[object] = []
         grid = console.app.screen.query_one("#replicas", Grid)
-        grid.refresh = lambda *regions, **options: drawn.append(regions) or grid  # type: ignore[method-assign, func-returns-value, assignment]
+        grid.refresh = lambda *regions, **options: drawn.append(regions) or grid  # type: ignore[method-assign, func-returns-value]
         door.put(msgspec.structs.replace(door.current))
         await console.pilot.pause(1.3)
         assert drawn == []

@@ -76,3 +76,23 @@ async def test_without_colour_no_colour_is_drawn(monkeypatch: pytest.MonkeyPatch
         await driver.see("step37-1")
         assert driver.app.no_color
         assert [type(each).__name__ for each in driver.app.get_line_filters()] == ["NoColor"]
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_word_of_the_default_theme_can_be_read_under_the_cursor_too() -> None:
+    palette = load_palettes(theme_folder())[0]["night"]
+    grounds = [palette.framework.background, palette.framework.surface, palette.style("cursor").bgcolor.triplet.hex]  # type: ignore[union-attr]
+    for name, style in palette.styles.items():
+        if style.color is None or style.color.triplet is None or name == "rule":
+            continue
+        own = (
+            [style.bgcolor.triplet.hex] if style.bgcolor is not None and style.bgcolor.triplet is not None else grounds
+        )
+        for ground in own:
+            light, dark = sorted((_luminance(style.color.triplet.hex), _luminance(str(ground))), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.0, f"{name} on {ground}"

@@ -73,6 +73,7 @@ class StandInAgent:
         self.connections: list[ServerConnection] = []
         self.connected = 0
         self.refuses_cursors = False
+        self.refuses_status = False
         self._server: Server | None = None
         self._subscribed: set[ServerConnection] = set()
         self._sequence = 0
@@ -168,6 +169,8 @@ class StandInAgent:
             await self._greet(connection, command)
         elif isinstance(command, Subscribe):
             await self._subscribe(connection, command)
+        elif isinstance(command, OperationStatus) and self.refuses_status:
+            await self.send(connection, Refused(op_id=command.op_id, code="E_INVALID", words="no"), command.op_id)
         elif isinstance(command, OperationStatus):
             known = self.results.get(command.asked)
             value = {"known": known is not None, "result": tree_of(known) if known else None}

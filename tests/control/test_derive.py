@@ -245,6 +245,9 @@ def test_r03_what_ended_long_ago_does_not_stand_before_what_lives() -> None:
     view = replica_of(*reports(entities_of(a_leader(), a_shard(1), plan=a_plan()), entities_of(ended)))
     assert view.load_generation == GENERATION
     assert "stray" not in view.words
+    starting = a_shard(1, "loading")
+    view = replica_of(*reports(entities_of(starting, plan=a_plan()), entities_of(ended)))
+    assert view.load_generation == GENERATION
 
 
 def test_r04_an_unknown_replica_is_adopted_with_what_its_host_reports() -> None:

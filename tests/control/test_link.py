@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backend.contract.commands import ReadLog, TestReplica
+from backend.contract.commands import OperationStatus, ReadLog, TestReplica
 from backend.contract.entities import Result
 from backend.contract.events import JournalBatch, Measured
 from backend.contract.reports import Measurement
@@ -262,4 +262,19 @@ async def test_nothing_is_sent_twice_while_the_agent_still_works_on_it(agent: St
         with pytest.raises(AnswerUnknown) as caught:
             await watched.link.ask_until_known(a_test(), 0.5)
         assert caught.value.sent
+        assert len(agent.commands(TestReplica)) == 1
+
+
+async def test_a_status_that_is_refused_leaves_the_command_unknown_and_never_rejected(agent: StandInAgent) -> None:
+    agent.rules["replica.test"] = lambda command: None
+    agent.refuses_status = True
+    async with agents(agent), running(Watched(agent)) as watched:
+        await wait_for(lambda: watched.of(LinkUp))
+        asking = asyncio.create_task(watched.link.ask_until_known(a_test(), 3))
+        await wait_for(lambda: agent.commands(TestReplica))
+        agent.connections[0].transport.abort()
+        with pytest.raises(AnswerUnknown) as caught:
+            await asking
+        assert caught.value.sent
+        assert agent.commands(OperationStatus)
         assert len(agent.commands(TestReplica)) == 1

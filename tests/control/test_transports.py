@@ -119,7 +119,7 @@ async def test_a_link_through_ssh_is_a_link(place: Path, monkeypatch: pytest.Mon
         assert called == "['-T', '-o', 'BatchMode=yes', 'ops@gpu-b', 'ringtop-agent', 'connect']\n"
         agent.connections[0].transport.abort()
         await wait_for(lambda: watched.of(LinkDown))
-        assert watched.of(LinkDown)[0].words.startswith("ssh: Connection to gpu-b closed.")
+        assert watched.of(LinkDown)[0].words.startswith("ssh: Connection to gpu-b closed; next try")
         await wait_for(lambda: len(watched.of(LinkUp)) == 2)
 
 
