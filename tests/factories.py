@@ -14,7 +14,7 @@ def make_bound(memory: int = 1000) -> Bound:
         kv=Bytes(0),
         compute=Bytes(0),
         result=Bytes(8200),
-        limit=Bytes(10_000),
+        result_limit=Bytes(10_000),
         derived=True,
         terms=(),
     )

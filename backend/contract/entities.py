@@ -228,6 +228,9 @@ class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     seq: int = 0
 
 
+_DECISIONS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
+
+
 def hold_key(hold: Hold) -> str:
     """The key of a hold among the entities: slot, generation and kind."""
     return f"{hold.node_id}@{hold.load_generation}/{hold.kind}"
@@ -273,6 +276,11 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
             holds[hold_key(change.hold)] = change.hold
         new["holds"] = holds
     return msgspec.structs.replace(entities, **new)
+
+
+def moves_revision(change: Change | None) -> bool:
+    """Whether a change moves the revision of its agent: decisions do, measurements and states do not."""
+    return change is not None and any(getattr(change, name) for name in _DECISIONS)
 
 
 def check_generations(shard: Shard) -> None:

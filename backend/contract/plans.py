@@ -35,17 +35,19 @@ class Bound(msgspec.Struct, frozen=True):
     """What a shard may take and return, derived before the load. All sizes in bytes.
 
     ``weights`` and ``kv`` are derived and compared with the engine's report at its printed resolution; ``compute``
-    is an estimate and never compared. ``result`` is the largest result one step may return. ``derived`` is
-    False when the architecture is outside the tried list: then the sizes are estimates and nothing is compared.
+    is an estimate and never compared. ``result`` is the largest result one step may return, of at most
+    ``result_limit``. ``derived`` is False when the architecture is outside the tried list: then the sizes are
+    estimates and nothing is compared. ``limit`` is what its device had left for this shard when it was planned.
     """
 
     weights: Bytes
     kv: Bytes
     compute: Bytes
     result: Bytes
-    limit: Bytes
+    result_limit: Bytes
     derived: bool
     terms: tuple[Term, ...]
+    limit: Bytes = Bytes(0)
 
     @property
     def memory(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from backend.contract.entities import Change, JournalRecord, fold
+from backend.contract.entities import JournalRecord, fold, moves_revision
 from backend.contract.states import HostState
 from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
 from backend.control.derive import OPEN_STATES, derive_replica
@@ -37,7 +37,6 @@ from backend.control.views import Drift, FleetState, HostView, JournalLine, Oper
 LEASE_SECONDS = 90.0
 """How long a silent host's shards stay unreachable before they count as lost, on the local monotonic clock."""
 KEPT_ANSWERS = 100
-_REVISION_MOVERS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +181,7 @@ def _fold_records(fleet: Fleet, event: RecordsHeard) -> Folded:
     for record in event.records:
         if record.seq > after:
             entities = fold(entities, record)
-            revision += _moves_revision(record.change)
+            revision += moves_revision(record.change)
             after = record.seq
     fields: dict[str, Any] = {"heard_at": event.at, "head_seq": max(host.head_seq, after), "revision": revision}
     if entities is not host.entities:
@@ -212,11 +211,6 @@ def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
     fleet = _with_host(fleet, msgspec.structs.replace(host, **fields))
     touched = {ReplicaId(measurement.node_id.partition("/")[0]) for measurement in measured.measurements}
     return _derive(fleet, touched & fleet.index[event.host].keys(), event.unix_ms)
-
-
-def _moves_revision(change: Change | None) -> int:
-    """1 when an agent's revision moved with this change: decisions move it, measurements do not."""
-    return 1 if change is not None and any(getattr(change, name) for name in _REVISION_MOVERS) else 0
 
 
 # --- everything else ----------------------------------------------------------------------------------------------

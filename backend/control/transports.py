@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 URI = "ws://localhost/"
-MAX_FRAME_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1 << 24
 MAX_SOCKET_PATH = 107
 """Longest path of a unix socket on Linux, in bytes (sun_path less its terminator)."""
 _SSH_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._:-]*")

@@ -10,7 +10,7 @@ import msgspec
 
 from backend.contract.plans import Bound, Candidate, PlannedShard, Profile
 from backend.contract.reports import HostReport
-from backend.contract.words import HostId, LoadGeneration, NodeGeneration, Port, ReplicaId, UnixMs, node_id
+from backend.contract.words import Bytes, HostId, LoadGeneration, NodeGeneration, Port, ReplicaId, UnixMs, node_id
 from backend.planning.engines.rules import Seat
 from backend.planning.fleet import (
     DAY_MS,
@@ -104,6 +104,7 @@ def seat_shards(
         facts = device_of(report, device) if report else None
         wanted = Port(profile.port) if profile.port is not None and seat.rank == 0 else None
         ports = _take_ports(fleet, report, seat.ports, wanted, given) if report else ()
+        left = available_memory(report, device) if report and facts else 0
         shards.append(
             PlannedShard(
                 rank=seat.rank,
@@ -117,7 +118,7 @@ def seat_shards(
                 holds_output=seat.holds_output,
                 ports=ports,
                 advertise=report.facts.advertise if report else "",
-                bound=bound,
+                bound=msgspec.structs.replace(bound, limit=Bytes(max(0, left))),
             )
         )
     return tuple(shards)

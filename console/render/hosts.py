@@ -16,6 +16,7 @@ COLUMNS = (
     Column("CLOCK", "right", drop=4),
     Column("", flex=True, least=6),
 )
+NO_HOST = "This context names no host."
 CLOCK_WARNING_MS = 1000
 """A clock that is further off than this is loud."""
 
@@ -67,7 +68,7 @@ def host_cells(view: HostView, look: Look) -> Line:
 def host_table(state: FleetState, look: Look) -> Table:
     """All hosts, in the order of their names."""
     rows = tuple(Row(view.host, host_cells(view, look)) for _, view in sorted(state.hosts.items()))
-    return Table(COLUMNS, rows, "This context names no host.")
+    return Table(COLUMNS, rows, NO_HOST)
 
 
 def host_page(state: FleetState, host: str, look: Look) -> list[Line]:

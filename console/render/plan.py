@@ -59,10 +59,10 @@ def _result(shard: PlannedShard) -> Cell:
     bound = shard.bound
     if not bound.result:
         return cell("none", "quiet")
-    if not bound.limit:
+    if not bound.result_limit:
         return cell(size(bound.result))
-    if bound.result > bound.limit:
-        return cell(f"{size(bound.result)} over {size(bound.limit)}", "alarm")
+    if bound.result > bound.result_limit:
+        return cell(f"{size(bound.result)} over {size(bound.result_limit)}", "alarm")
     return cell(f"{size(bound.result)} fits")
 
 

@@ -11,11 +11,12 @@ from textual.events import DescendantBlur, DescendantFocus, Key, Resize
 from textual.screen import Screen
 from textual.widgets import Input
 
-from backend.api import FleetState, JournalLine, ReplicaView
+from backend.api import FleetState, HostView, JournalLine, ReplicaView
 from console.actions import BY_KEY, Selection
 from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
 from console.render.cells import Look, Table, cell, line
-from console.render.hosts import host_table
+from console.render.hosts import COLUMNS as HOST_COLUMNS
+from console.render.hosts import NO_HOST, host_cells
 from console.render.replicas import empty_words, replica_cells, replica_columns
 from console.render.shards import shard_table
 from console.screens.prompt_line import PromptLine
@@ -46,12 +47,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
         self._replica_rows = RowMemory(replica_cells)
+        self._host_rows = RowMemory(host_cells)
         self._message: tuple[str, str] | None = None
         self._lower_chosen = ""
         self._has_replicas = False
-        self._seen_hosts: object = None
-        self._seen_replica: object = None
-        self._second = -1
 
     @property
     def console(self) -> ConsoleApp:
@@ -118,10 +117,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._draw_shards(state, look)
-        second = int(look.now) // 5
-        if self._seen_hosts is not state.hosts or second != self._second:
-            self._seen_hosts, self._second = state.hosts, second
-            self._grids["hosts"].set_table(host_table(state, look))
+        if self._panels["hosts"].display:
+            hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
+            self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
         self._draw_rules(state, look)
         self._draw_footer(state)
 
@@ -355,3 +353,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 def _moves_by_itself(view: ReplicaView, look: Look) -> bool:
     """Its row changes though the view is the same: time runs on a drain, and old values say their age."""
     return view.drain is not None or (view.measured_at > 0 and look.now - view.measured_at > 10)
+
+
+def _host_ages(view: HostView, look: Look) -> bool:
+    """A live host that was not heard for a while says since when."""
+    return view.state.value == "live" and view.heard_at > 0 and look.now - view.heard_at > 10

@@ -34,6 +34,7 @@ class Grid(Widget, can_focus=True):
         self._table = Table((), ())
         self._rows: tuple[Row, ...] = ()
         self._natural: tuple[int, ...] = ()
+        self._measured: dict[str, Row] = {}
         self._fit = Fit((), 1)
         self._fit_width = 0
         self._top = 0
@@ -97,9 +98,11 @@ class Grid(Widget, can_focus=True):
 
     def _measure(self) -> bool:
         """Work out the columns again; widths only grow, so that values stay where they are. True when they moved."""
-        natural = natural_widths(self._table)
-        if len(natural) == len(self._natural):
-            natural = tuple(map(max, natural, self._natural))
+        if len(self._natural) != len(self._table.columns):
+            self._natural, self._measured = natural_widths(Table(self._table.columns, ())), {}
+        fresh = tuple(row for row in self._table.rows if self._measured.get(row.key) is not row)
+        self._measured = {row.key: row for row in self._table.rows}
+        natural = tuple(map(max, natural_widths(Table(self._table.columns, fresh)), self._natural))
         self._natural = natural
         fit = fit_columns(self._table.columns, natural, self.size.width - 1) if natural else Fit((), 1)
         moved, self._fit = fit != self._fit, fit

@@ -35,7 +35,7 @@ def bound(weights: int = 100_000_000, kv: int = 37_935_244, result: int = 3_696_
         kv=Bytes(kv),
         compute=Bytes(20_000_000),
         result=Bytes(result),
-        limit=Bytes(256 << 20),
+        result_limit=Bytes(256 << 20),
         derived=True,
         terms=(
             Term("weights", weights, "B", "tensors of blocks 0-11"),

@@ -18,12 +18,11 @@ from backend.contract.entities import (
     Result,
     Shard,
     fold,
+    moves_revision,
 )
 from backend.contract.events import Answered
 from backend.contract.states import ShardState, check_transition, shard_state
 from backend.contract.words import NodeId, OpId, ReplicaId
-
-_MOVES_REVISION = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
 
 
 class Turn:
@@ -88,7 +87,7 @@ class Turn:
             change=None if change == Change() else change,
         )
         self._records.append(record)
-        moved = any(getattr(change, name) for name in _MOVES_REVISION)
+        moved = moves_revision(record.change)
         self.set(
             entities=fold(self.state.entities, record),
             revision=self.state.revision + (1 if moved else 0),

@@ -9,7 +9,7 @@ from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import Target
 from backend.control.operations.conduct import Conduct
-from backend.control.operations.unload import is_seen_gone, prove_all_absent
+from backend.control.operations.unload import dismiss, is_seen_gone, prove_all_absent
 from backend.control.views import FleetState
 
 ANSWER_SECONDS = 15.0
@@ -134,4 +134,5 @@ async def _finish(conduct: Conduct, hosts: list[HostId], outcome: str) -> int:
     await prove_all_absent(conduct, unproven, "its leader is drained")
     if outcome.startswith("rank "):
         return conduct.end(FAILED, outcome)
+    await dismiss(conduct, conduct.operation.targets)
     return conduct.end(DONE, f"{subject} is drained and gone" + (f" ({outcome})" if outcome != "done" else ""))

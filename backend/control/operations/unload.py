@@ -111,6 +111,17 @@ async def prove_all_absent(conduct: Conduct, targets: tuple[Target, ...], why: s
             group.create_task(prove(target, first))
 
 
+async def dismiss(conduct: Conduct, targets: tuple[Target, ...]) -> None:
+    """Let the agents forget shards that ended as they were asked to; what is gone already needs no word."""
+    for target in targets:
+        shard = conduct.reach.state.hosts[target.host].entities.shards.get(target.node_id)
+        if shard is None or shard.node_generation != target.node_generation:
+            continue
+        outcome = await conduct.ask(target.host, _command(conduct, target, "drained", 1), UNLOAD_SECONDS)
+        if not outcome.succeeded:
+            conduct.step(target.node_id, "dismiss", f"not dismissed on {target.host}: {outcome.words}")
+
+
 def _command(conduct: Conduct, target: Target, why: str, attempt: int) -> Unload:
     tail = "" if attempt == 1 else f"-{attempt}"
     return Unload(

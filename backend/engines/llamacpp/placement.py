@@ -113,6 +113,14 @@ def _judge_line(shard: PlannedShard, line: DevicePlan) -> Finding | None:
             found=f"{line.model} MiB weights and {line.context} MiB KV in the engine's plan",
             remedy="The engine would not hold what was planned: compare its release and the model file with the plan.",
         )
+    if bound.limit and line.taken * MIB > bound.limit:
+        return refuse(
+            "memory.engine_plan",
+            where(shard),
+            expected=f"at most {mib(bound.limit)}, which {shard.device} had left for it when it was planned",
+            found=f"{line.taken} MiB in the engine's plan, of which {line.compute} MiB are compute",
+            remedy="Lower n_ubatch or context, or give this rank fewer layers.",
+        )
     promised = bound.memory + max(bound.compute, _COMPUTE_SLACK)
     if line.taken * MIB <= promised:
         return None

@@ -149,7 +149,9 @@ def _worker(
 
 
 def _bound(*, weights: int, kv: int, compute: int, result: int, derived: bool, terms: Iterable[Term]) -> Bound:
-    limit = Term("limit", RESULT_LIMIT, "B", "the most one result may take: retained_bytes of the lifecycle envelope")
+    limit = Term(
+        "result limit", RESULT_LIMIT, "B", "the most one result may take: retained_bytes of the lifecycle envelope"
+    )
     return Bound(
         Bytes(weights), Bytes(kv), Bytes(compute), Bytes(result), Bytes(RESULT_LIMIT), derived, (*terms, limit)
     )

@@ -74,11 +74,11 @@ def model_known(situation: Situation) -> Iterator[Finding]:
 def result(situation: Situation) -> Iterator[Finding]:
     """The largest result of a shard against what may be kept of one."""
     for shard in situation.plan.shards:
-        if shard.bound.result > shard.bound.limit:
+        if shard.bound.result > shard.bound.result_limit:
             yield refuse(
                 "bound.result",
                 f"{shard.node_id} on {shard.host}",
-                expected=f"results of at most {shard.bound.limit} bytes",
+                expected=f"results of at most {shard.bound.result_limit} bytes",
                 found=f"{shard.bound.result} bytes with n_ubatch = {situation.plan.profile.n_ubatch}",
                 remedy="Lower n_ubatch in the profile.",
             )
