@@ -17,7 +17,6 @@ from textual.events import Event, Key, Paste
 
 from backend.api import Answer, FleetState, Request, SubmitRefused
 from console.actions import BY_ID, Selection, parse_command, refusal
-from console.handlers import HANDLERS
 from console.render.cells import Look
 from console.safe_text import safe_text
 from console.screens.dialog import Dialog
@@ -204,6 +203,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
         if why is not None:
             self.say(why, "message.warn")
             return
+        from console.handlers import HANDLERS  # the dialogs, which the first frame does not need
+
         HANDLERS[action_id](self, self._main, selection, argument)
 
     def run_command(self, text: str) -> None:
