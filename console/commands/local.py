@@ -23,12 +23,12 @@ def up(settings: Settings, *, once: bool) -> int:
     Without a terminal, or with --once: load, let it answer, show the ring, and stop all of it again. Quitting the
     console leaves the fleet running; `ringtop down` stops it.
     """
-    from console.commands.rehearsal import load_tiny, local_settings, rehearse, start_fleet
+    from console.commands.local_fleet import load_tiny, local_settings, run_once, start_fleet
     from console.commands.screen import is_terminal, open_console, require_screen
 
     fleet = _fleet(settings)
     if once or settings.as_json or not is_terminal():
-        return rehearse(settings, fleet)
+        return run_once(settings, fleet)
     require_screen()
     try:
         start_fleet(fleet)
@@ -43,7 +43,7 @@ def up(settings: Settings, *, once: bool) -> int:
 @fleet_command
 def down(settings: Settings) -> int:
     """Stop what `ringtop up` left running: unload its replicas, then end both agents and their caretaker."""
-    from console.commands.rehearsal import stop_everything
+    from console.commands.local_fleet import stop_everything
 
     fleet = _fleet(settings)
     if not fleet.is_left:

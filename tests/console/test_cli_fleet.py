@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_watching_of_a_drain_and_never_the_drain(home: Home, rep
     code, _, err = end(command)
     assert code == 130, err
     assert f"ringtop drain {replica} --cancel" in err
-    wait_until(lambda: home.facts("ls", "replicas")[0]["state"] == "stopped")
+    wait_until(lambda: not home.facts("ls", "replicas"))
 
 
 @pytest.mark.engine
@@ -257,7 +257,7 @@ def test_a_drain_is_followed_in_three_numbers_until_the_replica_is_gone(home: Ho
     assert "left" in numbers
     again = home.ringtop("drain", replica)
     assert again.returncode == 2
-    assert "stopped" in again.stderr
+    assert replica in again.stderr
 
 
 def test_a_silent_fleet_is_unreachable_and_says_which_host_and_why(tmp_path: Path) -> None:

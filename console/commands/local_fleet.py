@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from console.commands.door import ask, follow, opened, settle, state_of, submit
+from console.commands.door import ask, opened, settle, state_of, submit
 from console.commands.drain import follow_drain
 from console.commands.exits import DONE, FAILED, INTERRUPTED, REFUSED, UNKNOWN, CommandFailed, refused
 from console.commands.load import confirm_plan, loaded_replica, start_load
-from console.commands.output import look_for, note, print_json, print_table, say, show_step
+from console.commands.output import look_for, note, print_json, print_table, say
 from console.commands.plan import make_plan
 from console.commands.settings import Settings
 
@@ -56,13 +56,13 @@ def load_tiny(settings: Settings, fleet: LocalFleet) -> None:
         _load(backend, settings, fleet)
 
 
-def rehearse(settings: Settings, fleet: LocalFleet) -> int:
+def run_once(settings: Settings, fleet: LocalFleet) -> int:
     """Everything once, start to end; nothing of it runs afterwards, however it went."""
     if fleet.is_left:
         raise refused("a local fleet is up already, or was not stopped in good order; stop it with: ringtop down")
     with _signals_interrupt():
         try:
-            result = _rehearse(settings, fleet)
+            result = _run_once(settings, fleet)
         except (KeyboardInterrupt, CommandFailed) as error:
             if isinstance(error, CommandFailed) and error.exit_code != INTERRUPTED:
                 raise
@@ -94,8 +94,8 @@ def stop_everything(settings: Settings, fleet: LocalFleet) -> list[str]:
         raise CommandFailed(FAILED, str(error)) from error
 
 
-def _rehearse(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
-    from backend.api import StartDrainRequest, StartUnload, TestRequest
+def _run_once(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
+    from backend.api import StartDrainRequest, TestRequest
     from console.commands.facts import host_facts, replica_facts
 
     start_fleet(fleet)
@@ -124,8 +124,6 @@ def _rehearse(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
             why="ringtop up --once",
         )
         follow_drain(backend, settings, view.id, drain)
-        unload = StartUnload(replica=view.id, why="ringtop up --once")
-        follow(backend, unload, show=show_step(settings), look=lambda state: None)
     return result
 
 
