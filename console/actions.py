@@ -183,6 +183,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("unfilter", ("escape",), "show all", "Take the filter of this panel away."),
     Action("command", ("colon",), "command", "Type an action by its name, like :drain tiny-1.", footer=8),
     Action("help", ("question_mark", "f1"), "help", "Show every key and its one-shot command.", footer=9),
+    Action("picture", (), "picture", "Write this screen as a picture: :picture FILE.svg."),
     Action("quit", ("q",), "quit", "Leave the console. Operations and engines go on.", footer=10),
     Action("next-pane", ("tab",), "next panel", "Give the keys to the next panel."),
     Action("previous-pane", ("shift+tab",), "previous panel", "Give the keys to the panel before."),

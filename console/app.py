@@ -154,7 +154,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             is_new = state is not self.state
             self.state, self._second = state, second
             self._main.refresh_state(state, look)
-            if isinstance(self.screen, Dialog):
+            if isinstance(self.screen, Dialog) and self.screen.stands:
                 self.screen.refresh_state(state, look)
             if is_new:
                 self._take_answers(state)

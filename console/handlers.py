@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.actions import Selection
+from console.picture import write_picture
 from console.render.drift import drift_lines
 from console.render.help import help_lines
 from console.render.hosts import host_page
@@ -81,6 +83,22 @@ def _filter(app: ConsoleApp, main: MainScreen, selection: Selection, argument: s
         main.ask("filter")
 
 
+def _picture(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.call_after_refresh(_take_picture, app, Path(argument or "ringtop.svg").expanduser())
+
+
+def _take_picture(app: ConsoleApp, path: Path) -> None:
+    """When the line that was typed is gone from the screen."""
+    try:
+        write_picture(app.export_screenshot(title=f"ringtop {app.context_words()}"), path)
+    except FileExistsError:
+        app.say(f"{path} is there already, and is kept; name another file: :picture FILE", "message.warn")
+    except OSError as problem:
+        app.say(f"{path} cannot be written: {problem.strerror}", "message.alarm")
+    else:
+        app.say(f"the screen is in {path.absolute()}")
+
+
 def _mover(action: str) -> Handler:
     return lambda app, main, selection, argument: main.move(action)
 
@@ -99,6 +117,7 @@ HANDLERS: dict[str, Handler] = {
     "unfilter": lambda app, main, selection, argument: main.set_filter(""),
     "command": lambda app, main, selection, argument: main.ask("command"),
     "help": _help,
+    "picture": _picture,
     "quit": lambda app, main, selection, argument: _quit(app),
     "next-pane": lambda app, main, selection, argument: main.focus_pane(1),
     "previous-pane": lambda app, main, selection, argument: main.focus_pane(-1),

@@ -40,6 +40,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         super().__init__()
         self._first_choices = choices
         self._opened_at = time.monotonic()
+        self.stands = False
 
     @property
     def is_deaf(self) -> bool:
@@ -76,10 +77,15 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
+        self.stands = True
         self.show_title()
         self.set_focus(self.choices)
         self.opened()
         self.refresh_state(self.console.state, self.console.look())
+
+    def on_unmount(self) -> None:
+        """Closed: the timer may still hold this dialog for one tick."""
+        self.stands = False
 
     def opened(self) -> None:
         """The widgets are there, Cancel has the keys. Subclasses label their fields here, or move the focus."""
@@ -133,7 +139,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         self.call_after_refresh(self._rewrite)
 
     def _rewrite(self) -> None:
-        if self.is_attached:
+        if self.stands:
             self.refresh_state(self.console.state, self.console.look())
 
     def other_key(self, key: str) -> None:

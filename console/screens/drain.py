@@ -159,7 +159,7 @@ class DrainView(Dialog):
     def answered(self, answer: Answer) -> None:
         """A refusal stays in the dialog that asked; what succeeds shows in the numbers."""
         self._refused = "" if answer.exit_code == 0 else answer.words or "It was refused without a word."
-        if self.is_attached:
+        if self.stands:
             self._rewrite()
 
     def taken(self, choice: Choice) -> None:

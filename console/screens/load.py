@@ -87,7 +87,7 @@ class LoadDialog(Dialog):
         self.console.submit(MakePlan(target=self._target), self._planned)
 
     def _planned(self, answer: Answer) -> None:
-        if not self.is_attached:
+        if not self.stands:
             return
         self._plan = answer.plan
         self._words = "" if answer.plan is not None else (answer.words or "No plan came back, and no reason either.")
@@ -115,7 +115,7 @@ class LoadDialog(Dialog):
         self.call_after_refresh(self._show_more)
 
     def _show_more(self) -> None:
-        if self.is_attached:
+        if self.stands:
             hidden = self.query_one("#body", LineView).hidden_below
             words = f" {hidden} more lines below: j or space" if hidden > 0 else ""
             self.show_lines("#more", [line(cell(words, "key"))])

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 _LOWER = ("hosts", "shards", "journal")
 WIDE = 120
-"""From this many columns on, hosts, shards and journal stand side by side and generations are whole."""
+"""From this many columns on, hosts stand beside shards and generations are whole."""
+WIDEST = 190
+"""From this many columns on, hosts, shards and journal stand side by side."""
+FEWEST_ROWS, UPPER_SHARE = 4, 0.4
+"""The replicas take the rows that they need: at least these, at most this share of the screen."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -51,6 +55,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._message: tuple[str, str] | None = None
         self._lower_chosen = ""
         self._has_replicas = False
+        self._upper_height = 0
 
     @property
     def console(self) -> ConsoleApp:
@@ -87,7 +92,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     @property
     def is_wide(self) -> bool:
-        """Hosts, shards and journal stand side by side."""
+        """Hosts stand beside shards, and generations are whole."""
         return self.app.size.width >= WIDE
 
     def selection(self) -> Selection:
@@ -116,12 +121,20 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._arrange()
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
+        self._fit_upper(len(rows))
         self._draw_shards(state, look)
         if self._panels["hosts"].display:
             hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
         self._draw_rules(state, look)
         self._draw_footer(state)
+
+    def _fit_upper(self, rows: int) -> None:
+        most = max(FEWEST_ROWS, int(self.app.size.height * UPPER_SHARE))
+        height = 1 + min(max(rows, FEWEST_ROWS), most)
+        if height != self._upper_height:
+            self._upper_height = height
+            self.query_one("#upper").styles.height = height
 
     def _draw_bars(self, state: FleetState | None, look: Look) -> None:
         self._header.set_lines([header_line(state, look, self.app.size.width)])
@@ -270,6 +283,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _arrange(self) -> None:
         wide = self.is_wide
         self.set_class(wide, "wide")
+        self.set_class(self.app.size.width >= WIDEST, "widest")
         self._replica_rows.forget()
         self._panels["hosts"].display = wide or self._lower_shows() == "hosts"
         self._panels["shards"].display = wide or self._lower_shows() == "shards"

@@ -66,7 +66,7 @@ class ShardPage(Page):
         self._rewrite()
 
     def _answered(self, answer: Answer) -> None:
-        if not self.is_attached:
+        if not self.stands:
             return
         text = str(answer.value.get("text", "")) if answer.exit_code == 0 else ""
         self._log = ["\n", text or answer.words or "The log is empty."]

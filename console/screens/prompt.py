@@ -80,5 +80,5 @@ class PromptDialog(Dialog):
 
     def _answered(self, answer: Answer) -> None:
         self._answer, self._waits = answer, False
-        if self.is_attached:
+        if self.stands:
             self._rewrite()

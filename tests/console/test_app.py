@@ -19,6 +19,7 @@ from backend.control.requests import (
 )
 from backend.control.views import Answer
 from console.screens.dialog import Dialog
+from console.screens.drain import DrainView
 from console.screens.main import MainScreen
 from console.widgets.grid import Grid
 from console.widgets.journal import Journal
@@ -378,3 +379,17 @@ async def test_in_ascii_the_screen_holds_nothing_else() -> None:
             strange = {each for each in console.text() if not each.isascii()}
             assert not strange, f"after {key}"
             await console.press("escape")
+
+
+async def test_a_dialog_that_is_opening_or_closing_is_left_alone_by_the_data_timer() -> None:
+    door = _door(w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=88_000))
+    async with running(door) as console:
+        view = DrainView("tiny-1")
+        console.app.push_screen(view)
+        assert not view.stands
+        console.app.tick()
+        await console.until(lambda: view.stands, "the dialog")
+        view.dismiss()
+        console.app.tick()
+        await console.until(lambda: not view.stands, "the end of the dialog")
+        console.app.tick()

@@ -259,10 +259,15 @@ def operation(op_id: str = "op-1", state: str = "running", **changes: Any) -> Op
 
 def drift() -> Drift:
     return Drift(
+        id="generation:step37-1/3",
         subject="step37-1/3",
         what="generation",
-        one="load record 1764412800123",
-        other="registered at gpu-b 1",
+        one="1764412800123",
+        one_source="load record",
+        other="1",
+        other_source="registered at gpu-b",
+        severity="alarm",
+        since_unix_ms=UnixMs(NOW_MS - 60_000),
         consequence="The head stops at its first release; every later session hangs.",
         remedy="Load again with one number.",
     )
