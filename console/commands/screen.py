@@ -13,7 +13,7 @@ from console.commands.settings import Settings
 
 def is_terminal() -> bool:
     """Whether somebody sits at this process: keys come from a terminal and the screen is one."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def require_screen() -> None:
