@@ -10,11 +10,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help venv up test lint lock clean libgomp
+.PHONY: help venv up test lint lock clean libgomp faults refusals adoption attacks
 
 help:
 	@echo "make up     load the tiny model on two agents of this machine and open the console (ARGS=--once: no console)"
 	@echo "make test   run every test                    (ARGS='tests/local -k caretaker' narrows)"
+	@echo "make faults, refusals, adoption, attacks   the rows of one proof, one line each, and how many held"
 	@echo "make lint   ruff, mypy and the import arrows"
 	@echo "make lock   resolve requirements.lock anew"
 	@echo "make clean  remove the virtual environment and the caches"
@@ -26,6 +27,10 @@ up: $(STAMP) libgomp
 
 test: $(STAMP) libgomp
 	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+# One proof: its rows, then `N held, M fell short`; the exit code is 1 when any fell short.
+faults refusals adoption attacks: $(STAMP) libgomp
+	@$(BIN)/python -m pytest -qq -n 2 --dist loadgroup -m $@ -p tests.summary $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

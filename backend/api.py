@@ -41,7 +41,15 @@ from backend.contract.plans import (
     Term,
     plan_digest,
 )
-from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Measurement, Presence
+from backend.contract.reports import (
+    DeviceFacts,
+    EngineFacts,
+    ForeignProcess,
+    HostFacts,
+    Illness,
+    Measurement,
+    Presence,
+)
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
     AgentAddress,
@@ -54,8 +62,8 @@ from backend.contract.words import (
     node_id,
     short_digest,
 )
+from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
-from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import (
     Context,
     ContextError,
@@ -64,25 +72,46 @@ from backend.control.contexts import (
     load_contexts,
     who_asks,
 )
-from backend.control.fleet_events import AnswerGiven, CatalogRead, Faulted, OperationsRead
+from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
 from backend.control.ledger import LedgerError, LedgerReader, OwnerLives, new_op_id
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.run import run_operation
+from backend.control.paper import (
+    GuardOnPaper,
+    ModelOnPaper,
+    P4Bound,
+    PaperRefused,
+    ProfileOnPaper,
+    catalog_on_paper,
+    guards_on_paper,
+    p4_bound,
+    plan_on_paper,
+)
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import (
+    AcknowledgeDrift,
     AnyRequest,
+    AskJournal,
     ChangeDrainRequest,
+    CheckModels,
+    ForkJournalRequest,
     LogRequest,
     MakePlan,
+    RebuildLedger,
+    ReopenDrift,
     Request,
     ResumeOperation,
+    RollBackOperation,
+    SettleOperation,
     StartDrainRequest,
     StartLoad,
     StartUnload,
+    TakeSnapshot,
     TestRequest,
 )
 from backend.control.views import (
+    Acknowledgement,
     Answer,
     Drift,
     FleetState,
@@ -93,14 +122,18 @@ from backend.control.views import (
     OperationView,
     ReplicaView,
     ShardView,
+    Target,
 )
 from backend.local.fleet import FleetError, LocalFleet
 from backend.planning.catalog import CatalogError
 
 __all__ = [
+    "AcknowledgeDrift",
+    "Acknowledgement",
     "AgentAddress",
     "Answer",
     "AnyRequest",
+    "AskJournal",
     "Backend",
     "Bound",
     "Buffers",
@@ -108,6 +141,7 @@ __all__ = [
     "Candidate",
     "CatalogError",
     "ChangeDrainRequest",
+    "CheckModels",
     "Context",
     "ContextError",
     "DeviceFacts",
@@ -120,11 +154,15 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "ForeignProcess",
+    "ForkJournalRequest",
+    "GuardOnPaper",
     "Hold",
     "HostFacts",
     "HostId",
     "HostState",
     "HostView",
+    "Illness",
     "JournalLine",
     "JournalRecord",
     "LedgerError",
@@ -135,12 +173,15 @@ __all__ = [
     "MakePlan",
     "Measurement",
     "ModelFacts",
+    "ModelOnPaper",
     "ModelView",
     "NodeId",
     "OpId",
     "OperationStep",
     "OperationView",
     "OwnerLives",
+    "P4Bound",
+    "PaperRefused",
     "PhaseBound",
     "Plan",
     "PlanUnreadable",
@@ -148,12 +189,17 @@ __all__ = [
     "Presence",
     "ProcessIdentity",
     "Profile",
+    "ProfileOnPaper",
+    "RebuildLedger",
+    "ReopenDrift",
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
     "Request",
     "Reservation",
     "ResumeOperation",
+    "RollBackOperation",
+    "SettleOperation",
     "Shard",
     "ShardState",
     "ShardView",
@@ -161,14 +207,21 @@ __all__ = [
     "StartLoad",
     "StartUnload",
     "SubmitRefused",
+    "TakeSnapshot",
+    "Target",
     "Term",
     "TestRequest",
     "UnixMs",
+    "catalog_on_paper",
+    "guards_on_paper",
     "home_folder",
     "load_context",
     "load_contexts",
     "node_id",
+    "p4_bound",
     "plan_digest",
+    "plan_on_paper",
+    "read_ledger",
     "read_plan",
     "run_operation",
     "shard_state",
@@ -196,6 +249,11 @@ class PlanUnreadable(ValueError):
     """A saved plan cannot be used; the message names the file and the reason."""
 
 
+def read_ledger(context: Context) -> dict[OpId, OperationView]:
+    """Every operation of this home, of all its contexts, oldest first; no host is asked."""
+    return LedgerReader(context.ledger_folder, newest=100_000).read()
+
+
 def write_plan(plan: Plan, path: Path) -> None:
     """Save a plan as JSON, for ``load --plan FILE``."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
@@ -206,7 +264,7 @@ def read_plan(path: Path) -> Plan:
     try:
         plan = msgspec.json.decode(path.read_bytes(), type=Plan)
     except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise PlanUnreadable(f"{path}: is no plan of ringtop: {error}") from error
+        raise PlanUnreadable(f"{path}: is no plan of ringtop: {error}.") from error
     if plan_digest(plan) != plan.digest:
         raise PlanUnreadable(
             f"{path}: its digest is {plan.digest[:8] or 'missing'} and its content gives {plan_digest(plan)[:8]}: "
@@ -239,6 +297,7 @@ class Backend:
         self._settled = threading.Event()
         self._stopping = asyncio.Event()
         self._ledger = LedgerReader(context.ledger_folder)
+        self._acknowledgements = AcknowledgementReader(context.home, context.name)
         self._reading = asyncio.Lock()
         self._stamp = 0.0
 
@@ -320,6 +379,8 @@ class Backend:
                 raise _Stopped
         except* _Stopped:
             pass
+        finally:
+            self._answering.close()
 
     async def _beat(self) -> None:
         while True:
@@ -334,10 +395,10 @@ class Backend:
 
     async def _files(self) -> None:
         """Follow the ledger and the catalog."""
-        catalog = CatalogReader(self.context.catalog_path)
         while True:
             await self._read_operations()
-            models, words = await asyncio.to_thread(catalog.read)
+            await self._read_acknowledgements()
+            models, words = await asyncio.to_thread(self._answering.catalog.read)
             self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=_unix_ms(), models=models, words=words))
             await asyncio.sleep(_FILES_SECONDS)
 
@@ -345,6 +406,11 @@ class Backend:
         async with self._reading:
             operations = await asyncio.to_thread(self._ledger.read)
             self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=_unix_ms(), operations=operations))
+
+    async def _read_acknowledgements(self) -> None:
+        async with self._reading:
+            known, words = await asyncio.to_thread(self._acknowledgements.read)
+            self._reach.apply(AcknowledgementsRead(at=time.monotonic(), unix_ms=_unix_ms(), known=known, words=words))
 
     def _begin(self, op_id: OpId, request: Request) -> None:
         assert self._group is not None
@@ -355,6 +421,7 @@ class Backend:
         answer = await self._answering.answer(op_id, request)
         if type(request).is_write:
             await self._read_operations()  # so that an operation is in the state before its id is in an answer
+            await self._read_acknowledgements()
         self._give(answer)
 
     def _give(self, answer: Answer) -> None:

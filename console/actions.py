@@ -171,7 +171,13 @@ ACTIONS: tuple[Action, ...] = (
         twin="ls operations",
         footer=5,
     ),
-    Action("drift", ("v",), "drift", "Show every pair of values that should be equal and is not."),
+    Action(
+        "drift",
+        ("v",),
+        "drift",
+        "Show every pair of values that should be equal and is not; k acknowledges one there.",
+        twin="drift",
+    ),
     Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="ls hosts", footer=6),
     Action(
         "filter",

@@ -14,26 +14,31 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from console.commands.exits import BUG, DONE, INTERRUPTED, REFUSED, CommandFailed
+from console.commands.exits import BUG, DONE, INTERRUPTED, REFUSED, UNKNOWN, CommandFailed
 from console.commands.settings import Settings, choose_home
 from console.version import VERSION
 
 _COMMANDS = {
+    "bound": "console.commands.bound:bound",
+    "catalog": "console.commands.catalog:catalog",
     "doctor": "console.commands.doctor:doctor",
     "down": "console.commands.local:down",
     "drain": "console.commands.drain:drain",
     "drift": "console.commands.drift:drift",
+    "guards": "console.commands.guards:guards",
     "journal": "console.commands.journal:journal",
+    "ledger": "console.commands.ledger:ledger",
     "load": "console.commands.load:load",
     "logs": "console.commands.logs:logs",
     "ls": "console.commands.ls:ls",
     "op": "console.commands.op:op",
     "plan": "console.commands.plan:plan",
     "reset-terminal": "console.commands.terminal:reset_terminal",
+    "snapshot": "console.commands.snapshot:snapshot",
     "test": "console.commands.trial:trial",
     "unload": "console.commands.unload:unload",
     "up": "console.commands.local:up",
@@ -121,6 +126,7 @@ def cli(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    _open_closed_streams()
     code = run(sys.argv[1:])
     if "textual" in sys.modules:
         sys.exit(code)
@@ -144,10 +150,15 @@ def run(arguments: Sequence[str]) -> int:
         return _tell(as_json, CommandFailed(REFUSED, error.format_message()))
     except (click.Abort, KeyboardInterrupt):
         return _tell(as_json, CommandFailed(INTERRUPTED, "interrupted"))
-    except BrokenPipeError:
-        # whoever read this output has seen enough; what is left unflushed must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # whoever read this output has seen enough; click exits with 1 then, which here means that changes are pending
+        _discard_output()
         return INTERRUPTED
+    except OSError as error:
+        if not _is_output_lost():
+            return _tell(as_json, _bug(error))
+        _discard_output(sys.stdout)
+        return _tell(False, _unwritable(error))
     except Exception as error:  # noqa: BLE001  # the last resort: a bug is reported, never shown as a traceback
         return _tell(as_json, _bug(error))
     return code if isinstance(code, int) else DONE
@@ -162,9 +173,45 @@ def _tell(as_json: bool, error: CommandFailed) -> int:
 
             note(f"ringtop: {error.words}")
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        _discard_output()  # nobody can be told; the exit code still says it
     return error.exit_code
+
+
+def _is_output_lost() -> bool:
+    """Whether standard output cannot be written: what failed stays in its buffer and fails again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output(*streams: TextIO) -> None:
+    """Send these streams, or both, nowhere: what is left unflushed must not raise again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams or (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+def _unwritable(error: OSError) -> CommandFailed:
+    return CommandFailed(
+        UNKNOWN,
+        f"standard output cannot be written: {error.strerror}. What was asked for may have been done; look with: "
+        "ringtop ls operations",
+    )
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that the caller closed lead nowhere: a link or a ledger would get their numbers otherwise."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115  they last as long as the process
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _plain(value: Any) -> Any:
@@ -194,7 +241,7 @@ def _bug(error: Exception) -> CommandFailed:
         path = _crash_folder() / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"ringtop {VERSION} {' '.join(sys.argv[1:])}\n{text}", encoding="utf-8")
-    except OSError as unwritable:
+    except (OSError, RuntimeError) as unwritable:  # RuntimeError: the home of a user who does not exist
         return CommandFailed(BUG, f"{told}. Its traceback could not be kept ({unwritable}):\n{text}")
     return CommandFailed(BUG, f"{told}. The traceback is in {path}.", traceback=str(path))
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from console.actions import Selection
 from console.picture import write_picture
-from console.render.drift import drift_lines
 from console.render.help import help_lines
 from console.render.hosts import host_page
 from console.render.journal import journal_page
 from console.render.ring import ring_lines
 from console.screens.drain import DrainDialog, DrainView, find_replica
+from console.screens.drift import DriftScreen
 from console.screens.leave import QuitDialog
 from console.screens.load import ChooseModel, LoadDialog
 from console.screens.main import MainScreen
@@ -69,7 +69,7 @@ def _operations(app: ConsoleApp, main: MainScreen, selection: Selection, argumen
 
 
 def _drift(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
-    app.push_screen(Page("drift", drift_lines))
+    app.push_screen(DriftScreen())
 
 
 def _help(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:

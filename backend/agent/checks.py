@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from backend.agent.core.capacity import taken_ports
 from backend.agent.model_files import resolve_model
 from backend.agent.ports import can_bind
+from backend.agent.soundness import guessed, unsound
 from backend.contract.entities import Entities
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan, PlannedShard
@@ -38,9 +41,9 @@ async def check_plan(
             refuse(
                 "host.refuses",
                 host,
-                expected="engines that outlive their agent",
+                expected="an agent that takes loads",
                 found=facts.refuses_loads,
-                remedy="Change the unit's settings and restart the agent.",
+                remedy="Change what it names on the host, then load again.",
             )
         )
     driver = drivers.get(plan.engine)
@@ -56,9 +59,11 @@ async def check_plan(
                 remedy="Add the engine to agent.toml, or choose another host.",
             ),
         )
+    findings += unsound(plan)
     for shard in plan.on_host(host):
         findings += _check_ports(shard, plan, entities)
         try:
+            findings += _check_launch(shard, plan, driver)
             findings += await driver.check(shard, plan, facts)
             if shard.rank == 0:
                 findings += await _check_model(plan, driver, model_roots, host)
@@ -69,6 +74,25 @@ async def check_plan(
                 )
             )
     return tuple(findings)
+
+
+def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Finding]:
+    """The command line is built and thrown away: what it refuses must not be found out with other ranks running."""
+    try:
+        driver.launch(shard, plan, Path(plan.model_path))
+    except EngineMissing:
+        raise
+    except ValueError as error:
+        return [
+            refuse(
+                "plan.unsound",
+                f"{shard.node_id} on {shard.host}",
+                expected=f"a command line for its role {shard.role!r}",
+                found=error,
+                remedy="No plan of this release says that. Plan again, with one release of ringtop everywhere.",
+            )
+        ]
+    return []
 
 
 def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Finding]:
@@ -121,6 +145,9 @@ async def _check_model(plan: Plan, driver: Driver, roots: tuple[str, ...], host:
             )
         )
     planned = plan.model_facts
+    # The catalog may say some of the geometry itself, so a plan of this very file is held to its own.
+    same = planned is not None and planned.header_digest == facts.header_digest
+    findings += guessed(plan, planned if planned is not None and same else facts)
     if planned is not None and (planned.header_digest, planned.file_bytes) != (facts.header_digest, facts.file_bytes):
         findings.append(
             refuse(

@@ -1,9 +1,10 @@
-"""The command line of the agent: ``serve`` runs it, ``connect`` bridges to it for ssh."""
+"""The command line of the agent: ``serve`` runs it, ``connect`` bridges to it for ssh, ``stop`` goes past it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import platformdirs
@@ -56,3 +57,33 @@ def connect(config: Path | None, path: str | None) -> None:
             click.echo(f"ringtop-agent: {error}", err=True)
             sys.exit(EXIT_REFUSED)
     sys.exit(bridge(path))
+
+
+@main.command()
+@click.argument("node", required=False)
+@click.option("--break-glass", is_flag=True, help="stop engines past the agent, when its journal cannot be written")
+@click.option("--all", "every", is_flag=True, help="every engine of this host's agent")
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--config", type=click.Path(path_type=Path), default=None, help="agent.toml of this host")
+def stop(node: str | None, config: Path | None, *, break_glass: bool, every: bool, yes: bool) -> None:
+    """Stop the engine of NODE, such as tiny-1/0, at once and without the agent."""
+    from backend.agent.config import ConfigError, read_config
+    from backend.agent.emergency import emergency_stop
+
+    if not break_glass:
+        _refuse(
+            "a stop goes through the agent: ringtop unload REPLICA. When its journal cannot be written, "
+            "--break-glass stops engines on this host past it."
+        )
+    if bool(node) == every:
+        _refuse("name one NODE, such as tiny-1/0, or say --all.")
+    try:
+        state = Path(read_config(config or default_config()).state)
+    except ConfigError as error:
+        _refuse(str(error))
+    sys.exit(emergency_stop(state, node, asks=not yes))
+
+
+def _refuse(words: str) -> NoReturn:
+    click.echo(f"ringtop-agent: {words}", err=True)
+    sys.exit(EXIT_REFUSED)

@@ -34,8 +34,24 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: str = ""
 
 
+class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of its journal the agent keeps: days, and GiB in all, whichever ends first."""
+
+    keep_days: float = 30.0
+    keep_gib: float = 8.0
+
+    def __post_init__(self) -> None:
+        for key in ("keep_days", "keep_gib"):
+            if not 0 < getattr(self, key) <= 100_000:
+                raise ValueError(f"journal.{key} is {getattr(self, key):g}; it must be above 0 and at most 100000")
+
+
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One agent. ``ports`` is the inclusive range for engines; ``model_roots`` the only folders models come from."""
+    """One agent. ``ports`` is the inclusive range for engines; ``model_roots`` the only folders models come from.
+
+    ``pool`` and ``fabric`` are labels that a profile may ask for; ``cores`` and ``power_w`` (watts) the budgets that
+    profiles' demands come out of, 0 for all cores and for no limit.
+    """
 
     host: HostId
     state: str
@@ -45,6 +61,11 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_roots: tuple[str, ...] = ()
     engines: dict[str, EngineConfig] = msgspec.field(default_factory=lambda: {"llamacpp": EngineConfig()})
     devices: dict[str, DeviceConfig] = {}
+    journal: JournalConfig = JournalConfig()
+    pool: str = ""
+    fabric: str = ""
+    cores: int = 0
+    power_w: int = 0
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.host):
@@ -52,6 +73,12 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         low, high = (check_port("ports", port) for port in self.ports)
         if low > high:
             raise ValueError(f"ports is [{low}, {high}]; the first must not be above the last")
+        for key in ("pool", "fabric"):
+            if getattr(self, key) and not _HOST.fullmatch(getattr(self, key)):
+                raise ValueError(f"{key} is {getattr(self, key)!r}; it must be letters, digits, '.', '_' and '-'")
+        for key, most in (("cores", 65_536), ("power_w", 10_000_000)):
+            if not 0 <= getattr(self, key) <= most:
+                raise ValueError(f"{key} is {getattr(self, key)}; it must be 0 (not given) to {most}")
         for key in ("state", "socket"):
             if not Path(getattr(self, key)).is_absolute():
                 raise ValueError(f"{key} is {getattr(self, key)!r}; it must be an absolute path")

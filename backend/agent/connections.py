@@ -15,12 +15,14 @@ import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from backend.agent.access import peer_uid
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import JournalRecord
 from backend.contract.envelopes import encode, event_envelope
 from backend.contract.events import Event, Heartbeat, JournalBatch, JournalGap, Measured
 from backend.contract.reports import HostFacts, Measurement, Presence
 from backend.contract.words import HostId, NodeId, UnixMs
+from backend.failpoints import failpoint
 
 SEND_DEADLINE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 5.0
@@ -70,6 +72,7 @@ class Connection:
         self._cursor: int | None = None
         self._sequence = 0
         self._wake = asyncio.Event()
+        self._leaving = ""
 
     def say(self, event: Event, correlation: str) -> None:
         """Queue one event; answers are few and are never dropped."""
@@ -97,6 +100,16 @@ class Connection:
         self._present = present if present is not None else self._present
         self._wake.set()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the other side is on this host, by the agent's own unix socket: its user was checked."""
+        return peer_uid(self._socket.transport.get_extra_info("socket")) is not None
+
+    def leave(self, words: str) -> None:
+        """Close once everything said was sent: the console comes again and gets a whole report."""
+        self._leaving = words
+        self._wake.set()
+
     def abort(self) -> None:
         """Cut the connection now, without a closing handshake."""
         self._socket.transport.abort()
@@ -115,6 +128,9 @@ class Connection:
             while self._events:
                 event, correlation = self._events.popleft()
                 await self._send(event, correlation)
+            if self._leaving:
+                await self._socket.close(1012, self._leaving)
+                return
             if await self._send_journal():
                 continue
             now = loop.time()
@@ -143,6 +159,7 @@ class Connection:
         """Send one batch; whether there was one."""
         if self._cursor is None or self._cursor >= self._journal.head_seq:
             return False
+        self._cut_when_passed()
         if self._journal.head_seq - self._cursor > LAG_RECORDS:
             await self._skip_ahead()
         records = _that_fit(self._journal.read(self._cursor, BATCH_RECORDS))
@@ -152,11 +169,18 @@ class Connection:
         await self._send(JournalBatch(records=records, cursor=self._journal.cursor(self._cursor)), "journal")
         return True
 
+    def _cut_when_passed(self) -> None:
+        """Retention took records that this console never had: it must begin again with a report."""
+        if self._cursor is not None and self._cursor < self._journal.oldest_seq - 1:
+            self.abort()
+            raise ConnectionClosed(None, None)
+
     async def _skip_ahead(self) -> None:
         """Leave out what a lagging console can do without: records that change nothing and alarm nobody."""
         assert self._cursor is not None
         target = self._journal.head_seq - KEPT_AFTER_GAP
         while self._cursor < target:
+            self._cut_when_passed()
             records = self._journal.read(self._cursor, BATCH_RECORDS)
             if not records:
                 return
@@ -182,6 +206,7 @@ class Connection:
         try:
             async with asyncio.timeout(SEND_DEADLINE_SECONDS):
                 await self._socket.send(frame, text=True)
+                failpoint("agent.after_send")
         except TimeoutError:
             # The bytes may be in the buffer: this connection is never written to again.
             self._socket.transport.abort()

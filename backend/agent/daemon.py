@@ -11,42 +11,54 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from backend.agent.break_glass import drop_note, read_notes
 from backend.agent.config import AgentConfig
 from backend.agent.connections import Connection
 from backend.agent.core import initial, step
 from backend.agent.core.state import (
+    Adopted,
     Append,
     CoreEvent,
     Disconnected,
+    DropNote,
     EngineSaw,
     Follow,
+    GlassBroken,
+    HealthSeen,
     JournalFailed,
+    JournalNoticed,
     Now,
     ProveGone,
     Send,
     Spawn,
     Started,
     StopEngine,
-    Synced,
     Ticked,
 )
+from backend.agent.descriptors import DescriptorReserve
 from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory
-from backend.agent.journal import Appended, Journal, JournalDamaged, JournalLocked, JournalWriteFailed, SystemClock
+from backend.agent.journal import DamagedJournal, Journal, JournalLocked
+from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
 from backend.agent.listening import listen_loopback, listen_unix
-from backend.contract.entities import Entities, LoadRecord, Shard, fold
+from backend.agent.recording import Recording, words_of
+from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
 from backend.contract.words import NodeId, UnixMs
+from backend.failpoints import failpoint
 from backend.versions import RINGTOP_VERSION
 
 TICK_SECONDS = 0.5
 FACTS_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+TIDY_SECONDS = 5.0
 
 
 class AgentRefused(Exception):
@@ -60,14 +72,14 @@ def run_agent(config: AgentConfig, loopback_port: int | None = None) -> int:
 
 async def _run(config: AgentConfig, loopback_port: int | None) -> int:
     try:
-        journal = Journal.open(Path(config.state) / "journal", host=config.host, clock=SystemClock())
-    except (JournalLocked, JournalDamaged, JournalWriteFailed) as error:
+        journal = open_journal(config)
+    except (JournalLocked, OSError) as error:
         raise AgentRefused(str(error)) from error
     agent = AgentDaemon(config, journal)
     try:
         await agent.run(loopback_port)
     finally:
-        await journal.close()
+        await agent.journal.close()
     return 0
 
 
@@ -76,25 +88,27 @@ def now() -> Now:
     return Now(unix_ms=UnixMs(time.time_ns() // 1_000_000), mono=time.monotonic())
 
 
+def _forked_record(by: str, words: str) -> JournalRecord:
+    return JournalRecord(kind="journal.forked", words=words, at_unix_ms=now().unix_ms, level="alarm", by=by)
+
+
 class AgentDaemon:
     """One agent: feeds the core, carries out its effects in order, and serves consoles."""
 
-    def __init__(self, config: AgentConfig, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, journal: Journal | DamagedJournal) -> None:
         self.config = config
         self.host = config.host
         self.journal = journal
         self.agent_epoch = uuid4().hex
-        entities = Entities()
-        for record in journal.replay():
-            entities = fold(entities, record)
-        self.durable = entities
-        self.core = initial(self.host, self.agent_epoch, entities, now())
+        self.durable = journal.entities
+        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.recording = Recording(journal, self.dispatch, self._written, self._broke)
         self.inventory = Inventory(config, journal)
         self.measurements: dict[NodeId, Measurement] = {}
         self.connections: dict[int, Connection] = {}
         self.desk = Desk(self)
+        self.reserve = DescriptorReserve()
         self._numbers = 0
-        self._durable_tasks: set[asyncio.Task[None]] = set()
         self.runs = EngineRuns(
             Path(config.state) / "runs",
             config.model_roots,
@@ -110,53 +124,67 @@ class AgentDaemon:
         """Give the core one event and carry out what it says, in order."""
         if isinstance(event, EngineSaw) and isinstance(event.seen, Measurement):
             self._measured(event.seen)
-        self.core, effects = step(self.core, event, now())
-        for effect in effects:
-            self._perform(effect)
+        if self.recording.keeps(event):
+            if self.recording.is_over:
+                self._show(event)
+            return
+        try:
+            self.core, effects = step(self.core, event, now())
+            for effect in effects:
+                self._perform(effect, event)
+        except BaseException as error:
+            # Half carried out, the core and the disk no longer agree: only a new life on the journal sets that right.
+            self.runs.report_fault(error)
+            raise
 
-    def _perform(self, effect: object) -> None:
+    def _perform(self, effect: object, cause: CoreEvent) -> None:
         if isinstance(effect, Append):
-            self._append(effect)
+            self.recording.append(effect, cause)
         elif isinstance(effect, Send):
             connection = self.connections.get(effect.conn)
             if connection is not None:
                 event = effect.event
                 op_id = event.op_id if isinstance(event, Accepted | Answered | Refused) else "?"
+                failpoint("agent.before_send")
                 connection.say(event, op_id)
         elif isinstance(effect, Spawn):
+            failpoint("agent.before_spawn")
             self.runs.spawn(effect)
         elif isinstance(effect, Follow):
             self.runs.follow(effect)
         elif isinstance(effect, StopEngine):
             self.runs.stop(effect)
+        elif isinstance(effect, DropNote):
+            drop_note(Path(self.config.state), effect.note)
         elif isinstance(effect, ProveGone):
             self.runs.prove_gone(effect)
         else:
             raise TypeError(f"{type(effect).__name__} is no effect")
 
-    def _append(self, effect: Append) -> None:
-        try:
-            appended = self.journal.append(effect.records)
-        except JournalWriteFailed as error:
-            self.dispatch(JournalFailed(str(error)))
-            return
-        task = asyncio.get_running_loop().create_task(self._when_durable(effect.token, appended))
-        self._durable_tasks.add(task)
-        task.add_done_callback(self._durable_tasks.discard)
-
-    async def _when_durable(self, token: int, appended: Appended) -> None:
-        try:
-            await appended.durable
-        except JournalWriteFailed as error:
-            self.dispatch(JournalFailed(str(error)))
-            return
-        for record in appended.records:
+    def _written(self, records: tuple[JournalRecord, ...]) -> None:
+        for record in records:
             self.durable = fold(self.durable, record)
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
-        self.dispatch(Synced(token))
+        failpoint("agent.after_sync")
         for connection in self.connections.values():
             connection.wake()
+
+    def _broke(self, error: BaseException) -> None:
+        self.runs.report_fault(error)
+
+    def _show(self, event: CoreEvent) -> None:
+        """Show what cannot be recorded beside what is measured; engines are followed, and nothing is done to them."""
+        if isinstance(event, Adopted):
+            self.runs.follow(Follow(event.node_id, event.generation, True))
+        node_id, words = getattr(event, "node_id", None), words_of(event)
+        if node_id is not None and words:
+            before = self.measurements.get(node_id)
+            words = f"not recorded: {words}"
+            at = now().unix_ms
+            fresh = Measurement(node_id=node_id, observed_unix_ms=at, words=words)
+            shown = fresh if before is None else replace(before, words=words, observed_unix_ms=at)
+            self._measured(shown)
 
     def find(self, node_id: NodeId) -> tuple[Shard, LoadRecord] | None:
         """A shard and the load it came from."""
@@ -181,9 +209,9 @@ class AgentDaemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        self.reserve.install(loop)
         await self.inventory.measure(self.core.entities)
-        self.dispatch(Started(RINGTOP_VERSION))
-        self._resume()
+        self._begin()
         servers = [await listen_unix(self._connected, self.config.socket, lambda: len(self.connections))]
         if loopback_port is not None:
             servers.append(await listen_loopback(self._connected, loopback_port, lambda: len(self.connections)))
@@ -204,24 +232,86 @@ class AgentDaemon:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.config.socket)
 
+    def _begin(self) -> None:
+        """Take the host over as it is found. With a journal that is only read, engines are followed for display."""
+        if self.journal.is_read_only:
+            self.dispatch(JournalFailed(self.journal.health))
+        else:
+            self.dispatch(Started(RINGTOP_VERSION))
+            for name, note in read_notes(Path(self.config.state)).items():
+                self.dispatch(GlassBroken(name, note.words, note.by))
+            self.dispatch(HealthSeen(self.inventory.health.illnesses))
+        self._resume()
+
+    async def fork(self, by: str) -> str:
+        """Accept what the journal has lost, and go on with a new epoch; returns its words.
+
+        Raises ValueError when there is nothing to accept, JournalWriteFailed and OSError when it cannot be written.
+        """
+        journal = self.journal
+        if isinstance(journal, Journal):
+            unknown = await asyncio.to_thread(unknown_runs, self.config, self.durable)
+            if journal.fenced:
+                raise ValueError(f"E_STATE: {journal.fenced}")
+            if not unknown:
+                raise ValueError(f"E_STATE: the journal of {self.host} is sound; there is no loss to accept.")
+            words = f"{by} accepted that {unknown} They are foreign from here on and left alone."
+            await journal.append([_forked_record(by, words)]).durable
+            await asyncio.to_thread(accept_unknown, self.config, self.durable, by)
+            await self.inventory.measure(self.core.entities)
+            return words
+        forked, opened = await asyncio.to_thread(fork_damaged, self.config, journal, by)
+        await asyncio.to_thread(accept_unknown, self.config, opened.entities, by)
+        held = self.recording.held()
+        self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
+        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.recording = Recording(opened, self.dispatch, self._written, self._broke)
+        self.measurements = {}
+        self.inventory.use(opened)
+        self._begin()
+        for event in held:
+            self.dispatch(event)
+        await self.inventory.measure(self.core.entities)
+        return f"journal_epoch {forked.journal_epoch} begins. {forked.words}"
+
     def _resume(self) -> None:
         for shard in list(self.core.entities.shards.values()):
             state = shard_state(shard.state)
+            if self.journal.is_read_only and shard.identity is None:
+                continue  # to look for it is to give its start up, which is a decision
             if state is None or not state.is_terminal:
                 self.runs.resume(shard)
         for hold in list(self.core.entities.holds.values()):
-            self.runs.prove_gone(ProveGone(hold.node_id, hold.load_generation))
+            self.runs.prove_gone(ProveGone(hold))
 
     async def _tick(self) -> None:
-        last_facts = time.monotonic()
+        last_facts = last_look = last_tidy = time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            if self.recording.resume():
+                self.durable = self.journal.entities
+            for notice in self.journal.take_notices():
+                self.dispatch(JournalNoticed(notice.kind, notice.level, notice.words))
             self.dispatch(Ticked())
+            if time.monotonic() - last_look >= LOOK_SECONDS:
+                last_look = time.monotonic()
+                await self._look()
+            if time.monotonic() - last_tidy >= TIDY_SECONDS:
+                last_tidy = time.monotonic()
+                self.runs.tidy(self.core.entities)
             if self.connections and time.monotonic() - last_facts >= FACTS_SECONDS:
                 last_facts = time.monotonic()
                 if await self.inventory.measure(self.core.entities):
                     for connection in self.connections.values():
                         connection.measured({}, self.inventory.facts)
+
+    async def _look(self) -> None:
+        """Look at the host's health; what changed is journaled, and said to every console."""
+        if await self.inventory.look(self.core.entities):
+            for connection in self.connections.values():
+                connection.measured({}, self.inventory.facts)
+        if self.inventory.health.illnesses != self.core.illnesses:
+            self.dispatch(HealthSeen(self.inventory.health.illnesses))
 
     # Connections
 

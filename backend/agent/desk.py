@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from websockets.asyncio.server import ServerConnection
 
-from backend.agent import ports
+from backend.agent import journal_answers, ports
 from backend.agent.checks import check_plan
 from backend.agent.connections import Connection
 from backend.agent.core.state import CommandArrived
+from backend.agent.engine_logs import generations_of, read_log
+from backend.agent.journal import JournalWriteFailed
 from backend.agent.model_files import resolve_model
+from backend.agent.run_folder import RunFolder
 from backend.contract.commands import (
     AnyCommand,
     ChangeDrain,
     Check,
+    ExportJournal,
+    ForkJournal,
     Hello,
     InspectModel,
+    JournalStats,
     Load,
     OperationStatus,
     ProbeDial,
@@ -31,6 +36,7 @@ from backend.contract.commands import (
     Subscribe,
     TestReplica,
     Unload,
+    VerifyJournal,
 )
 from backend.contract.endpoints import Outer
 from backend.contract.entities import Result
@@ -158,6 +164,8 @@ class Desk:
             self._agent.dispatch(CommandArrived(connection.number, command, payload_digest(command), capacity))
         elif isinstance(command, Subscribe):
             self._subscribe(connection, command)
+        elif isinstance(command, ForkJournal) and (words := _why_not_fork(connection, command)):
+            connection.say(Refused(op_id=command.op_id, code="E_FORK", words=words), command.op_id)
         elif isinstance(command, Hello):
             words = "hello is said once per connection"
             connection.say(Refused(op_id=command.op_id, code="E_HELLO", words=words), command.op_id)
@@ -195,10 +203,14 @@ class Desk:
     async def _answer(self, connection: Connection, command: AnyCommand) -> None:
         try:
             result = await self._result(command)
-        except (ModelUnreadable, EngineMissing, TimeoutError, OSError, ValueError) as error:
+        except (ModelUnreadable, EngineMissing, TimeoutError, OSError, ValueError, JournalWriteFailed) as error:
             words = str(error) or type(error).__name__
             result = Result(status="failed", resource_state="unknown", first_error=words)
         connection.say(Answered(op_id=command.op_id, command=command_type(command), result=result), command.op_id)
+        if isinstance(command, ForkJournal) and result.status == "succeeded":
+            # The history that the consoles follow has ended: each says hello anew and gets a whole report.
+            for each in self._agent.connections.values():
+                each.leave("the journal was forked")
 
     async def _result(self, command: AnyCommand) -> Result:
         if isinstance(command, InspectModel):
@@ -212,13 +224,22 @@ class Desk:
             words = await ports.dial_nonce(command.address, command.port, command.nonce, command.seconds)
             return _said({"answered": words is None, "words": words or "answered"})
         if isinstance(command, OperationStatus):
-            known = self._agent.core.entities.operations.get(command.asked)
-            result = tree_of(known.result) if known is not None and known.result is not None else None
-            return _said({"known": known is not None, "result": result})
+            known = command.asked in self._agent.core.entities.operations
+            durable = self._agent.durable.operations.get(command.asked)
+            result = tree_of(durable.result) if durable is not None and durable.result is not None else None
+            return _said({"known": known, "result": result})
         if isinstance(command, TestReplica):
             return await self._test(command)
         if isinstance(command, ReadLog):
             return self._read_log(command)
+        if isinstance(command, VerifyJournal):
+            return _said(await journal_answers.verified(self._agent.journal))
+        if isinstance(command, JournalStats):
+            return _said(journal_answers.statistics(self._agent.journal))
+        if isinstance(command, ExportJournal):
+            return _said(await journal_answers.exported(self._agent.journal, command.after, command.limit))
+        if isinstance(command, ForkJournal):
+            return _said({"words": await self._agent.fork(command.by)})
         raise TypeError(f"{type(command).__name__} is no question")
 
     async def _inspect(self, command: InspectModel) -> Result:
@@ -249,24 +270,46 @@ class Desk:
         return _said({"text": answer.text, "seconds": answer.seconds, "tokens": answer.tokens})
 
     def _read_log(self, command: ReadLog) -> Result:
-        shard = self._agent.core.entities.shards.get(command.node_id)
+        agent = self._agent
+        shard = agent.core.entities.shards.get(command.node_id)
         generation = command.generation or (shard.load_generation if shard is not None else None)
-        if generation is None:
-            known = ", ".join(sorted(self._agent.core.entities.shards)) or "none"
-            raise ValueError(f"no shard {command.node_id} on {self._agent.host}; shards here: {known}")
-        path = self._agent.runs.run_folder(command.node_id, generation) / "engine.log"
-        size = os.stat(path).st_size
-        start = max(0, size + command.offset) if command.offset < 0 else min(command.offset, size)
-        with open(path, "rb") as log:
-            log.seek(start)
-            data = log.read(max(0, min(command.limit, 262_144)))
-        return _said({"text": data.decode(errors="replace"), "offset": start + len(data), "size": size})
+        kept = generations_of(agent.runs.folder, command.node_id)
+        if generation is None and not kept:
+            known = ", ".join(sorted(agent.core.entities.shards)) or "none"
+            raise ValueError(f"no shard {command.node_id} on {agent.host}; shards here: {known}")
+        wanted = kept[-1] if generation is None else int(generation)
+        if command.previous:
+            before = [each for each in kept if each < wanted]
+            if not before:
+                words = (
+                    f"{command.node_id} has no run before generation {wanted} on {agent.host}; the last three are kept"
+                )
+                return Result(status="rejected", resource_state="absent", first_error=words)
+            wanted = before[-1]
+        try:
+            piece = read_log(RunFolder(agent.runs.run_folder(command.node_id, wanted)), command.offset, command.limit)
+        except FileNotFoundError:
+            raise ValueError(f"{command.node_id} of generation {wanted} printed nothing on {agent.host}") from None
+        text = piece.data.decode(errors="replace")
+        said = {"text": text, "offset": piece.offset, "size": piece.size, "skipped": piece.skipped}
+        return _said({**said, "generation": wanted})
 
     async def _refuse_now(
         self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str
     ) -> None:
         await connection.send_now(Refused(op_id=op_id, code=code, words=words), op_id)
         await ws.close(1008, words[:100])
+
+
+def _why_not_fork(connection: Connection, command: ForkJournal) -> str:
+    """Why this fork is not even begun, in words; empty when it may be."""
+    if connection.read_only:
+        return "journal.fork is a write; this connection is read-only"
+    if not connection.is_local:
+        return "a journal is forked by the host's own user over the agent's socket (unix: or ssh://), never over TCP"
+    if not command.accept_loss:
+        return "a fork gives up what cannot be read of the journal: say --accept-loss when that is meant"
+    return ""
 
 
 def _said(value: dict[str, Any]) -> Result:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from backend.agent import cgroup, devices, ports, supervisor
+from backend.agent import cgroup, devices, engine_logs, proofs, supervisor
 from backend.agent.core.state import (
     Adopted,
     CoreEvent,
@@ -27,15 +26,13 @@ from backend.agent.core.state import (
     Stuck,
 )
 from backend.agent.model_files import resolve_model
-from backend.agent.process_identity import group_members
-from backend.agent.run_folder import RunUnreadable, run_folder
-from backend.contract.entities import LoadRecord, Shard
+from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
+from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Shard, hold_key
 from backend.contract.words import LoadGeneration, NodeId
 from backend.engines.driver import Driver, Run, Seen
+from backend.failpoints import failpoint
 
-PROOF_LOOK_SECONDS = 0.05
-"""How often an ended engine's group and ports are looked at until they are proven free."""
-LOG_TAIL_LINES = 6
+LOG_TAIL_LINES = 12
 LOG_TAIL_BYTES = 8192
 
 Key = tuple[NodeId, LoadGeneration]
@@ -63,6 +60,8 @@ class EngineRuns:
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
         self._ended: dict[Key, asyncio.Event] = {}
+        self._proving: set[str] = set()
+        self._tidying: asyncio.Task[None] | None = None
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
 
     def run_folder(self, node_id: NodeId, generation: int) -> Path:
@@ -94,11 +93,15 @@ class EngineRuns:
             self._stops[key] = self._start(self._stop(key))
 
     def prove_gone(self, effect: ProveGone) -> None:
-        """Wait for the proof that group and ports are free; ``Gone`` follows."""
-        self._start(self._prove(effect))
+        """Wait for the proof that ends a hold; ``Gone`` follows, once however often it was asked for."""
+        key = hold_key(effect.hold)
+        if key not in self._proving:
+            self._proving.add(key)
+            self._start(self._prove(effect.hold))
 
     def resume(self, shard: Shard) -> None:
         """After a restart: find what became of a shard that the journal says was live."""
+        failpoint("runs.before_resume")
         folder = self.run_folder(shard.node_id, shard.load_generation)
         nonce = shard.identity.nonce if shard.identity else None
         node, generation = shard.node_id, shard.load_generation
@@ -116,6 +119,10 @@ class EngineRuns:
         else:
             self._dispatch(Adopted(node, generation, found))
 
+    def report_fault(self, error: BaseException) -> None:
+        """Let ``watch_faults`` end the agent with this."""
+        self._faults.put_nowait(error)
+
     async def watch_faults(self) -> None:
         """Raise what escaped from any task: an agent that cannot follow its engines must not go on quietly."""
         raise await self._faults.get()
@@ -128,14 +135,14 @@ class EngineRuns:
 
     def log_tail(self, folder: Path) -> tuple[str, ...]:
         """The last lines that an engine wrote."""
-        try:
-            with open(folder / "engine.log", "rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError as error:
-            return (f"no log: {error.strerror}",)
-        return tuple(line[:500] for line in lines if line.strip())[-LOG_TAIL_LINES:]
+        return engine_logs.last_lines(RunFolder(folder), LOG_TAIL_LINES, LOG_TAIL_BYTES)
+
+    def tidy(self, entities: Entities) -> None:
+        """Rotate long logs of what runs and remove folders of runs that are long over, beside everything else."""
+        if self._tidying is None or self._tidying.done():
+            used = [(shard.node_id, shard.load_generation) for shard in entities.shards.values()]
+            used += [(hold.node_id, hold.load_generation) for hold in entities.holds.values()]
+            self._tidying = self._start(self._tidy([self.run_folder(*key) for key in used]))
 
     # Tasks
 
@@ -221,21 +228,51 @@ class EngineRuns:
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
+        failpoint("runs.before_stop")
         steps = self.drivers[shard.engine].stop_steps(shard.role)
-        outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+        try:
+            outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+        except RunUnreadable as error:  # every process of it is gone by then; only how it ended cannot be read
+            self._dispatch(Ended(*key, None, None, f"exit unknown: {error}", ()))
+            return
         if not outcome.stopped:
             pids = ", ".join(str(pid) for pid in outcome.stuck_pids)
             words = f"process {pids} is still there after KILL (stuck); nothing it uses is given out"
-            self._dispatch(Stuck(*key, words))
+            self._dispatch(Stuck(*key, words, outcome.stuck_pids))
+        elif key not in self._ended:  # nobody follows it: what its folder said of it could not be believed
+            self._dispatch(Ended(*key, None, None, supervisor.exit_words(None, None), ()))
 
-    async def _prove(self, effect: ProveGone) -> None:
-        found = self._find(effect.node_id)
-        shard = found[0] if found is not None else None
-        while shard is not None:
-            listening = ports.listening_ports(min(shard.ports), max(shard.ports)) if shard.ports else frozenset()
-            busy = listening.intersection(shard.ports)
-            empty = shard.identity is None or not group_members(shard.identity)
-            if empty and not busy:
-                break
-            await asyncio.sleep(PROOF_LOOK_SECONDS)
-        self._dispatch(Gone(effect.node_id, effect.generation))
+    async def _prove(self, hold: Hold) -> None:
+        failpoint("runs.before_prove")
+        try:
+            await self._wait_for(hold)
+        except RunUnreadable as error:
+            words = f"nothing proves that the {hold.kind} of {hold.node_id} are free: {error}"
+            self._dispatch(Stuck(hold.node_id, hold.load_generation, words))
+            return
+        self._proving.discard(hold_key(hold))
+        self._dispatch(Gone(hold.node_id, hold.load_generation, hold.kind))
+
+    async def _tidy(self, used: list[Path]) -> None:
+        try:
+            for folder in used:
+                await asyncio.to_thread(engine_logs.rotate_log, RunFolder(folder))
+            await asyncio.to_thread(engine_logs.prune_runs, self.folder, used)
+        except OSError as error:  # tried again in a moment; a host that is this ill says so by itself
+            sys.stderr.write(f"logs could not be rotated or old runs removed: {error}\n")
+
+    async def _wait_for(self, hold: Hold) -> None:
+        if hold.kind == "ports":
+            await proofs.ports_are_free(hold.ports)
+        elif hold.kind == "stuck":
+            await proofs.processes_are_gone(self._identity_of(hold))
+        else:
+            await proofs.device_is_released(self._identity_of(hold), hold.device)
+
+    def _identity_of(self, hold: Hold) -> ProcessIdentity | None:
+        """Whose end a hold waits for: as the journal has it, else as its run's folder has it."""
+        found = self._find(hold.node_id)
+        if found is not None and found[0].load_generation == hold.load_generation:
+            return found[0].identity
+        record = RunFolder(self.run_folder(hold.node_id, hold.load_generation)).read_spawn()
+        return None if record is None else record.identity

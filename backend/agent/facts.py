@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
-from backend.agent.cgroup import group_paths
-from backend.agent.ports import listening_ports
+from backend.agent.cgroup import group_memory, group_paths
+from backend.agent.ports import ephemeral_range, listening_ports
 from backend.agent.process_identity import boot_id
-from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts
+from backend.agent.scopes import SYSTEMD_RUNS, own_scope
+from backend.contract.reports import DeviceFacts, EngineFacts, ForeignProcess, HostFacts, Illness
 from backend.contract.words import HostId, Port, UnixMs
 
 PROC = Path("/proc")
-SYSTEMD_RUNS = Path("/run/systemd/system")
-"""There when systemd is process 1, see sd_booted(3)."""
 SYSTEMCTL_SECONDS = 3.0
 SAFE_KILL_MODES = ("process", "none")
 SAFE_OOM_POLICY = "continue"
@@ -36,12 +37,19 @@ def host_facts(
     journal: str,
     refuses_loads: str,
     now: UnixMs,
+    illnesses: Sequence[Illness] = (),
+    foreign: Sequence[ForeignProcess] = (),
+    pool: str = "",
+    fabric: str = "",
+    cores: int = 0,
+    power_w: int = 0,
 ) -> HostFacts:
     """The host as measured now. ``devices`` come from ``devices.cpu_device`` and ``devices.read_gpus``.
 
-    ``journal`` says in words how it fares, ``refuses_loads`` is what ``refuses_loads()`` said at the start.
+    ``journal`` says in words how it fares, ``refuses_loads`` is what ``refuses_loads()`` said at the start and what
+    illnesses add to it.
     """
-    memory = psutil.virtual_memory()
+    memory, group = psutil.virtual_memory(), group_memory()
     return HostFacts(
         host=host,
         agent_version=agent_version,
@@ -59,7 +67,29 @@ def host_facts(
         journal=journal,
         refuses_loads=refuses_loads,
         measured_unix_ms=now,
+        illnesses=tuple(illnesses),
+        foreign=tuple(foreign),
+        pool=pool,
+        fabric=fabric,
+        cores=cores,
+        power_w=power_w,
+        ephemeral=ephemeral_range(),
+        addresses=own_addresses(),
+        memory_limit=group.limit if group is not None and group.limit < memory.total else 0,
     )
+
+
+def own_addresses() -> tuple[str, ...]:
+    """The addresses of this host's interfaces that are up, beyond loopback and link-local ones, sorted."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = []
+    for name, entries in psutil.net_if_addrs().items():
+        texts = (
+            [each.address for each in entries if each.family in (socket.AF_INET, socket.AF_INET6)] if name in up else []
+        )
+        addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in texts]
+        found += [str(each) for each in addresses if not (each.is_loopback or each.is_link_local)]
+    return tuple(sorted(set(found)))
 
 
 @functools.cache
@@ -77,16 +107,20 @@ def refuses_loads(
     paths: dict[str, str] | None = None,
     ask: Callable[[str, bool], dict[str, str]] | None = None,
     systemd_runs: Path = SYSTEMD_RUNS,
+    has_scopes: bool | None = None,
 ) -> str:
     """Why no engine may be started here, or nothing: a restart of this agent's own unit would kill it.
 
     Reads the agent's control group (``paths``) and asks systemd for its unit's settings; blocks up to
     ``SYSTEMCTL_SECONDS``, so it is called once, at the start. What cannot be learned is refused: engines that die
-    with their agent are found out too late.
+    with their agent are found out too late. Where each engine gets a scope of its own (``has_scopes``), the unit's
+    settings do not reach it.
     """
     groups = group_paths() if paths is None else paths
     path = groups.get("") if groups.get("", "/") != "/" else groups.get("name=systemd", "/")
     parts = [part for part in (path or "/").split("/") if part.endswith((".service", ".scope"))]
+    if (own_scope("") is not None) if has_scopes is None else has_scopes:
+        return ""
     if not systemd_runs.exists() or not parts or not parts[-1].endswith(".service"):
         return ""
     unit, is_user = parts[-1], len(parts) > 1 and parts[0].startswith("user@")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +12,25 @@ import msgspec
 from backend.agent.config import AgentConfig, ConfigError
 from backend.agent.core.capacity import committed_memory
 from backend.agent.core.state import Capacity
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS
 from backend.agent.devices import cpu_device, read_gpus
 from backend.agent.facts import host_facts, refuses_loads
+from backend.agent.foreign import ForeignFound, find_foreign
+from backend.agent.illness import Health, judge
+from backend.agent.journal_home import why_unknown_refuse
+from backend.agent.vitals import VitalSigns
 from backend.contract.entities import Entities
-from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts
+from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Illness
 from backend.contract.words import UnixMs
 from backend.engines.driver import Driver, EngineMissing
 from backend.engines.registry import driver_for
 from backend.versions import RINGTOP_VERSION
 
 if TYPE_CHECKING:
-    from backend.agent.journal import Journal
+    from backend.agent.journal import DamagedJournal, Journal
 
+FOREIGN_SECONDS = 3.0
+"""How often foreign engines are looked for: it takes milliseconds, more where thousands of processes run."""
 NOISE_BYTES = 64 << 20
 """Free memory that moved by less than this is not worth telling every console."""
 
@@ -30,11 +38,18 @@ NOISE_BYTES = 64 << 20
 class Inventory:
     """The measured host. ``facts`` is the last measurement; ``drivers`` the engines that are configured."""
 
-    def __init__(self, config: AgentConfig, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, journal: Journal | DamagedJournal) -> None:
         self._config = config
         self._journal = journal
         self._refuses_loads = refuses_loads()
         self._engines: tuple[EngineFacts, ...] | None = None
+        self._runs = Path(config.state) / "runs"
+        self._foreign = ForeignFound()
+        self._foreign_at = 0.0
+        self._told: tuple[object, object] = ([], ())
+        self._unknown = ""
+        self._vitals = VitalSigns(config, journal)
+        self.health = Health()
         self.drivers: dict[str, Driver] = {}
         for name, engine in config.engines.items():
             try:
@@ -43,12 +58,34 @@ class Inventory:
                 raise ConfigError(f"engines.{name}: {error}") from error
         self.facts: HostFacts
 
+    def use(self, journal: Journal | DamagedJournal) -> None:
+        """Speak of this journal from now on: another one took the place of the first."""
+        self._journal = journal
+        self._vitals = VitalSigns(self._config, journal)
+
     async def measure(self, entities: Entities) -> bool:
-        """Measure again; whether anything moved that a console should hear of."""
+        """Measure again; whether anything moved that a console should hear of.
+
+        Without a descriptor to measure with, what was measured last stands; its illness says so.
+        """
+        try:
+            return await self._measure(entities)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not hasattr(self, "facts"):
+                raise
+            return await self.look(entities)
+
+    async def _measure(self, entities: Entities) -> bool:
+        before = getattr(self, "facts", None)
         if self._engines is None or any(engine.words for engine in self._engines):
             self._engines = tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
-        devices = [cpu_device(self._config.device_cap("CPU")), *(await read_gpus()).devices]
-        before = getattr(self, "facts", None)
+        await self._look_for_foreign(entities)
+        if before is None or self._unknown:
+            # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
+            self._unknown = await asyncio.to_thread(why_unknown_refuse, self._config, entities)
+        vitals = await self._vitals.take()
+        self.health = judge(self.health, vitals, entities)
+        devices = [self._cpu(), *(await read_gpus()).devices]
         self.facts = host_facts(
             host=self._config.host,
             agent_version=RINGTOP_VERSION,
@@ -58,16 +95,63 @@ class Inventory:
             advertise=self._config.advertise,
             model_roots=self._config.model_roots,
             journal=self._journal.health,
-            refuses_loads=self._refuses_loads,
+            refuses_loads=self._why_no_loads(),
             now=UnixMs(time.time_ns() // 1_000_000),
+            illnesses=self.health.illnesses,
+            foreign=self._foreign.processes,
+            pool=self._config.pool,
+            fabric=self._config.fabric,
+            cores=self._config.cores,
+            power_w=self._config.power_w,
         )
         return before is None or _moved(before, self.facts)
 
+    async def look(self, entities: Entities) -> bool:
+        """Look at what costs little: the host's health, and now and then at foreign engines.
+
+        Whether an illness began, changed its degree or ended, or a foreign engine came or went.
+        """
+        if time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
+            await self._look_for_foreign(entities)
+        vitals = await self._vitals.take()
+        self.health = judge(self.health, vitals, entities)
+        self.facts = msgspec.structs.replace(
+            self.facts,
+            illnesses=self.health.illnesses,
+            refuses_loads=self._why_no_loads(),
+            foreign=self._foreign.processes,
+        )
+        told, self._told = self._told, (_degrees(self.health.illnesses), _settled(self.facts).foreign)
+        return told != self._told
+
+    async def _look_for_foreign(self, entities: Entities) -> None:
+        self._foreign_at = time.monotonic()
+        try:
+            self._foreign = await asyncio.to_thread(find_foreign, entities, self._runs)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+
     def capacity(self, entities: Entities) -> Capacity:
-        """What the core decides reservations on, with the main memory read at this moment."""
-        cpu = cpu_device(self._config.device_cap("CPU"))
+        """What the core decides reservations on, with the main memory read at this moment.
+
+        When it cannot be read, as without a file descriptor left, the last measurement stands and no load is taken.
+        """
+        try:
+            cpu = self._cpu()
+        except OSError as error:
+            why = f"the free memory of {self._config.host} cannot be read: {error.strerror}"
+            return Capacity(devices=self.facts.devices, ports=self._config.ports, refuses_loads=why)
         devices = tuple(cpu if device.name == "CPU" else device for device in self.facts.devices)
-        return Capacity(devices=devices, ports=self._config.ports, refuses_loads=self._refuses_loads)
+        return Capacity(devices=devices, ports=self._config.ports, refuses_loads=self._why_no_loads())
+
+    def _cpu(self) -> DeviceFacts:
+        """Main memory; the files that foreign engines have mapped are free by the kernel's count, and in use."""
+        cpu = cpu_device(self._config.device_cap("CPU"))
+        return msgspec.structs.replace(cpu, free=max(0, cpu.free - self._foreign.mapped))
+
+    def _why_no_loads(self) -> str:
+        return "; ".join(filter(None, (self._refuses_loads, self._unknown, self.health.refuses_loads)))
 
     async def _engine_facts(self, name: str) -> EngineFacts:
         try:
@@ -85,11 +169,31 @@ class Inventory:
 def _moved(old: HostFacts, new: HostFacts) -> bool:
     if abs(old.memory_free - new.memory_free) > NOISE_BYTES:
         return True
-    quiet = {"memory_free": 0, "measured_unix_ms": UnixMs(0), "devices": ()}
-    if msgspec.structs.replace(old, **quiet) != msgspec.structs.replace(new, **quiet):
+    if _settled(old) != _settled(new) or bool(old.refuses_loads) != bool(new.refuses_loads):
+        return True
+    if _degrees(old.illnesses) != _degrees(new.illnesses):
         return True
     return [_still(device) for device in old.devices] != [_still(device) for device in new.devices]
 
 
 def _still(device: DeviceFacts) -> DeviceFacts:
     return msgspec.structs.replace(device, free=device.free // NOISE_BYTES)
+
+
+def _settled(facts: HostFacts) -> HostFacts:
+    """The facts without what swings by itself or is compared apart."""
+    foreign = tuple(msgspec.structs.replace(process, memory=None) for process in facts.foreign)
+    return msgspec.structs.replace(
+        facts,
+        memory_free=0,
+        measured_unix_ms=UnixMs(0),
+        devices=(),
+        illnesses=(),
+        refuses_loads="",
+        foreign=foreign,
+    )
+
+
+def _degrees(illnesses: tuple[Illness, ...]) -> list[tuple[str, str, bool]]:
+    """What of illnesses is worth telling: not each new number in their words."""
+    return [(ill.kind, ill.subject, ill.refuses_loads) for ill in illnesses]

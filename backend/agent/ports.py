@@ -21,13 +21,16 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 TCP_LISTEN = 10
 DIAG_SECONDS = 2.0
 
-GREETING = b"ringtop-probe 1\n"
-"""What a probe's listener says first, so that a dial never sends a byte to somebody else's server."""
+GREETING = b"ringtop-probe 1 "
+"""How a probe's listener begins, so that a dial never sends a byte to somebody else's server. Whom it listens for
+follows, so that a dial that reaches another host can name it."""
 HEARD = b"heard "
 LINE_LIMIT = 512
 PEER_SECONDS = 2.0
 """How long one dial may take to say its nonce; a scanner that says nothing holds nothing up."""
-DIAL_PAUSE_SECONDS = 0.05
+DIAL_PAUSE_SECONDS = 0.002
+"""The first pause after a refused dial; it doubles up to ``LONGEST_DIAL_PAUSE_SECONDS``."""
+LONGEST_DIAL_PAUSE_SECONDS = 0.05
 STRANGER_LIMIT = 16
 """Dials with a wrong nonce that a listener bears before it gives up."""
 
@@ -157,8 +160,17 @@ async def listen_for_nonce(
         server.close()
 
 
+def _label(nonce: str) -> str:
+    """What a nonce may tell a stranger: everything before its last dash, such as the host and rank that it is for."""
+    return nonce.rpartition("-")[0]
+
+
+def _greeting(nonce: str) -> bytes:
+    return GREETING + _label(nonce).encode() + b"\n"
+
+
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, nonce: str) -> bool:
-    writer.write(GREETING)
+    writer.write(_greeting(nonce))
     await writer.drain()
     said = (await reader.readline()).strip()
     if not hmac.compare_digest(said, nonce.encode()):
@@ -174,7 +186,7 @@ async def dial_nonce(address: str, port: int, nonce: str, seconds: float) -> str
     A refused connection is tried again until ``seconds`` are over, as the listener may not be up yet. Nothing is
     sent to a server that does not greet as a probe does.
     """
-    last = "no answer"
+    last, pause = "no answer", DIAL_PAUSE_SECONDS
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -182,7 +194,8 @@ async def dial_nonce(address: str, port: int, nonce: str, seconds: float) -> str
                     return await _dial_once(address, port, nonce)
                 except OSError as refused:
                     last = _reason(refused)
-                    await asyncio.sleep(DIAL_PAUSE_SECONDS)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_DIAL_PAUSE_SECONDS)
     except TimeoutError:
         return f"{address}:{port} was not reached within {seconds:g} s: {last}"
 
@@ -190,8 +203,12 @@ async def dial_nonce(address: str, port: int, nonce: str, seconds: float) -> str
 async def _dial_once(address: str, port: int, nonce: str) -> str | None:
     reader, writer = await asyncio.open_connection(address, port, limit=LINE_LIMIT)
     try:
-        if await reader.readline() != GREETING:
+        greeting = await reader.readline()
+        if not greeting.startswith(GREETING):
             return f"{address}:{port} is another server, not the probe's listener: it did not greet as one"
+        if greeting != _greeting(nonce):
+            there = greeting.removeprefix(GREETING).strip().decode(errors="replace") or "a probe without a name"
+            return f"{address}:{port} is the listener of {there}, and {_label(nonce)} was expected there"
         writer.write(nonce.encode() + b"\n")
         await writer.drain()
         if await reader.readline() == HEARD + nonce.encode() + b"\n":

@@ -49,6 +49,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = path / "engine.log"
+        self.old_log = path / "engine.log.1"
+        self.log_base = path / "engine.log.base"
         self.spawn_record = path / "spawn.json"
         self.exit_record = path / "exit.json"
         self.shim_errors = path / "shim.err"

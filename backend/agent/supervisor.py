@@ -29,8 +29,10 @@ from backend.agent.process_identity import (
     signal_one,
 )
 from backend.agent.run_folder import RunFolder, RunUnreadable, SpawnRecord, run_folder
+from backend.agent.scopes import own_scope
 from backend.contract.entities import ProcessIdentity
 from backend.engines.driver import StopStep
+from backend.failpoints import failpoint
 
 __all__ = [
     "EndedRun",
@@ -58,9 +60,10 @@ SHIM_SECONDS = 10.0
 """How long a shim may take to write down an exit that has happened: 0.7-1.6 ms as a rule."""
 KILL_SECONDS = 10.0
 """How long a killed process may take to go; one in uninterruptible sleep goes when its device answers."""
-LOOK_SECONDS = 0.005
-"""The first pause between two looks at files or /proc; it doubles up to ``SLOWEST_LOOK_SECONDS``."""
+LOOK_SECONDS = 0.002
+"""The first pause between two looks at files or /proc; it grows up to ``SLOWEST_LOOK_SECONDS``."""
 SLOWEST_LOOK_SECONDS = 0.1
+_GROWTH = 1.25
 NONCE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 SIGNAL_NOTES: dict[int, str] = {
     signal.SIGILL: "illegal instruction: the engine build needs a processor feature that this host lacks",
@@ -99,12 +102,17 @@ async def spawn(folder: Path, nonce: str, argv: Sequence[str], env: Mapping[str,
     _check_launch(folder, nonce, argv, env)
     run = RunFolder(folder)
     try:
+        failpoint("supervisor.before_shim")
         shim_pid = _start_shim(run, nonce, argv, env)
     except OSError as refused:
         raise SpawnFailed(f"cannot start {argv[0]} in {folder}: {_reason(refused)}.") from refused
     shim = os.pidfd_open(shim_pid)
     try:
-        return await _await_execution(run, shim, argv)
+        failpoint("supervisor.after_shim")
+        identity = await _await_execution(run, shim, argv)
+        failpoint("supervisor.after_spawn_record")
+        _unprotect(identity.pid)
+        return identity
     finally:
         _reap(shim)
         os.close(shim)
@@ -158,6 +166,7 @@ async def wait_ended(identity: ProcessIdentity, folder: Path) -> tuple[int | Non
             os.close(engine)
     run = RunFolder(folder)
     await _until_shim_ended(run)
+    failpoint("supervisor.before_exit_read")
     ended = run.read_exit()
     return own if ended is None else (ended.code, ended.signal)
 
@@ -191,7 +200,7 @@ async def stop(identity: ProcessIdentity, folder: Path, steps: Sequence[StopStep
         for pid, ticks in known:
             _kill_known(pid, ticks)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, SLOWEST_LOOK_SECONDS)
+        pause = min(_GROWTH * pause, SLOWEST_LOOK_SECONDS)
     await _until_shim_ended(RunFolder(folder))
     return StopOutcome(stopped=True)
 
@@ -222,15 +231,29 @@ def _check_launch(folder: Path, nonce: str, argv: Sequence[str], env: Mapping[st
             raise SpawnFailed(f"cannot start {argv[0]}: {folder} has {used.name} already. Load with a new generation.")
 
 
+def _unprotect(pid: int) -> None:
+    """Take back from an engine what its agent's unit says against the out-of-memory killer: engines go first."""
+    adjusted = Path("/proc") / str(pid) / "oom_score_adj"
+    try:
+        if int(adjusted.read_text()) < 0:
+            adjusted.write_text("0\n")
+    except OSError as gone:
+        if gone.errno not in (errno.ENOENT, errno.ESRCH):
+            sys.stderr.write(f"the protection of process {pid} against the OOM killer stays: {gone.strerror}\n")
+
+
 def _start_shim(run: RunFolder, nonce: str, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Make the folder and start the shim in a session of its own, with an empty environment. Returns its pid."""
+    """Make the folder and start the shim in a session of its own, and a scope where systemd runs. Returns its pid."""
     run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     pairs = [f"{name}={value}" for name, value in env.items()]
-    command = [sys.executable, "-I", "-S", str(SHIM), str(run.path.absolute()), nonce, run.log.name, str(len(pairs))]
+    scope = own_scope(run.path.name)
+    before = () if scope is None else scope.argv
+    shim = [sys.executable, "-I", "-S", str(SHIM), str(run.path.absolute()), nonce, run.log.name, str(len(pairs))]
+    command = [*before, *shim, *pairs, "--", *argv]
     return os.posix_spawn(
-        sys.executable,
-        [*command, *pairs, "--", *argv],
-        {},
+        command[0],
+        command,
+        {} if scope is None else scope.environment,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(run.shim_errors), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
@@ -253,7 +276,7 @@ async def _await_execution(run: RunFolder, shim: int, argv: Sequence[str]) -> Pr
         if shim_ended:
             raise SpawnFailed(f"cannot start {argv[0]}: its shim ended early. {_shim_words(run)}")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, SLOWEST_LOOK_SECONDS)
+        pause = min(_GROWTH * pause, SLOWEST_LOOK_SECONDS)
     signal.pidfd_send_signal(shim, signal.SIGKILL)
     await _ended_within(shim, KILL_SECONDS)
     run.give_up()
@@ -374,7 +397,7 @@ async def _gone_within(identity: ProcessIdentity, known: set[tuple[int, int]], s
         if loop.time() >= deadline:
             return False
         await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
-        pause = min(2 * pause, SLOWEST_LOOK_SECONDS)
+        pause = min(_GROWTH * pause, SLOWEST_LOOK_SECONDS)
     return True
 
 

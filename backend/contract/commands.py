@@ -205,16 +205,48 @@ class TestReplica(Command, frozen=True, kw_only=True, tag="replica.test"):
 
 
 class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
-    """Read engine output of one shard: ``limit`` bytes from ``offset``; a negative offset counts from the end."""
+    """Read engine output of one shard: ``limit`` bytes from ``offset``; a negative offset counts from the end.
+
+    Offsets count from the first byte of that run, also of what was rotated away since. Without ``generation`` it is
+    the slot's present one, with ``previous`` the one that ran before it.
+    """
 
     node_id: NodeId
     generation: LoadGeneration | None = None
     offset: int = -16_384
     limit: int = 65_536
+    previous: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("limit", self.limit)
+
+
+class VerifyJournal(Command, frozen=True, kw_only=True, tag="journal.verify"):
+    """Read every byte of the agent's journal again and check it."""
+
+
+class JournalStats(Command, frozen=True, kw_only=True, tag="journal.stats"):
+    """Ask what there is of the agent's journal: segments, sizes, numbers, health."""
+
+
+class ExportJournal(Command, frozen=True, kw_only=True, tag="journal.export"):
+    """Read at most ``limit`` records after ``after``; fewer come when they are large."""
+
+    after: int = 0
+    limit: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("after", self.after)
+        check_u64("limit", self.limit, least=1)
+
+
+class ForkJournal(Command, frozen=True, kw_only=True, tag="journal.fork"):
+    """Accept what a damaged journal has lost, and begin a new journal_epoch. For the host's own user only."""
+
+    by: str
+    accept_loss: bool = False
 
 
 AnyCommand = (
@@ -233,4 +265,8 @@ AnyCommand = (
     | OperationStatus
     | TestReplica
     | ReadLog
+    | VerifyJournal
+    | JournalStats
+    | ExportJournal
+    | ForkJournal
 )

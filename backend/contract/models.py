@@ -15,7 +15,11 @@ class BlockFacts(msgspec.Struct, frozen=True):
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """Size, digest and geometry of one model file. Sizes in bytes; ``header_digest`` is sha256 of the header region."""
+    """Size, digest and geometry of one model file. Sizes in bytes; ``header_digest`` is sha256 of the header region.
+
+    ``cut_tensors`` is how many tensors cross the cut between two p4 stages, ``cut_row_bytes`` what those take for one
+    row; 0 is unknown. No header says either: they come from the catalog or from what an engine once reported.
+    """
 
     path: str
     file_bytes: Bytes
@@ -37,6 +41,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     has_output: bool
     tensor_types: tuple[str, ...]
     has_unusual_cache: bool = False
+    cut_tensors: int = 0
+    cut_row_bytes: int = 0
 
     @property
     def is_whole(self) -> bool:

@@ -23,12 +23,16 @@ from backend.contract.words import (
 
 
 class Term(msgspec.Struct, frozen=True):
-    """One term of a derivation: what it is called, its value and unit, and the formula or fact it comes from."""
+    """One term of a derivation: what it is called, its value and unit, and the formula or fact it comes from.
+
+    ``terms`` are what it is made of, so that a derivation is a small tree; empty for a fact.
+    """
 
     name: str
     value: int
     unit: str
     source: str
+    terms: tuple[Term, ...] = ()
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -38,6 +42,8 @@ class Bound(msgspec.Struct, frozen=True):
     is an estimate and never compared. ``result`` is the largest result one step may return, of at most
     ``result_limit``. ``derived`` is False when the architecture is outside the tried list: then the sizes are
     estimates and nothing is compared. ``limit`` is what its device had left for this shard when it was planned.
+    ``extra`` is what the profile's ``memory`` demands beyond the derived sizes. ``result_derived`` says that ``result``
+    comes from a formula that was verified for this architecture, so that it must equal the engine's report to the byte.
     """
 
     weights: Bytes
@@ -48,11 +54,13 @@ class Bound(msgspec.Struct, frozen=True):
     derived: bool
     terms: tuple[Term, ...]
     limit: Bytes = Bytes(0)
+    extra: Bytes = Bytes(0)
+    result_derived: bool = False
 
     @property
     def memory(self) -> int:
-        """Bytes the shard is planned to take on its device: weights, KV and the compute estimate."""
-        return self.weights + self.kv + self.compute
+        """Bytes the shard is planned to take on its device: weights, KV, the compute estimate and the extra demand."""
+        return self.weights + self.kv + self.compute + self.extra
 
     @property
     def compared(self) -> int:
@@ -64,7 +72,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The shape in which a model may be loaded, as the catalog has it. ``ranks`` is the world size, leader included.
 
     ``split`` gives the layer counts per worker rank (empty: even by the plan). ``context`` is tokens, ``sequences``
-    the streams served at once (the canary's spare slot comes on top), ``memory`` an extra demand in bytes per rank.
+    the streams served at once (the canary's spare slot comes on top). ``devices`` is how many devices each computing
+    rank takes, ``ranks_per_host`` the most such ranks on one host (0: no limit). ``memory`` is the least in bytes to
+    plan for each of them (the derived bound counts where it is more), ``cpu_cores`` and ``power`` (watts) what each
+    takes of its host's budget. ``pool`` and ``fabric`` are labels that its hosts must carry (empty: any).
+    ``share_device`` lets ranks take a GPU that others use, by memory. ``weight`` is the share of requests that a gate
+    should give its replicas beside those of other shapes; it decides no placement.
     """
 
     ranks: int
@@ -79,10 +92,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     exact_build: bool = False
     options: dict[str, Any] = {}
+    devices: int = 1
+    ranks_per_host: int = 0
+    memory: int = 0
+    cpu_cores: int = 0
+    power: int = 0
+    weight: int = 100
+    pool: str = ""
+    fabric: str = ""
+    share_device: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "context", "sequences", "n_batch", "n_ubatch", "threads"):
+        for name in ("ranks", "context", "sequences", "n_batch", "n_ubatch", "threads", "devices"):
             check_u64(name, getattr(self, name), least=1)
+        for name in ("ranks_per_host", "memory", "cpu_cores", "power", "weight"):
+            check_u64(name, getattr(self, name))
         if self.ranks > 512:
             raise ValueError(f"ranks is {self.ranks}, more than 512")
         for count in self.split:
@@ -92,7 +116,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedShard(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard of a plan. ``layers`` is the half-open range it holds, None for none; ``role`` is leader or worker."""
+    """One shard of a plan. ``layers`` is the half-open range it holds, None for none; ``role`` is leader or worker.
+
+    ``devices`` and ``device_uuids`` name every device of a shard that takes more than one; ``device`` is the first.
+    """
 
     rank: int
     host: HostId
@@ -106,6 +133,13 @@ class PlannedShard(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...]
     advertise: str
     bound: Bound
+    devices: tuple[str, ...] = ()
+    device_uuids: tuple[str, ...] = ()
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        """Every device that it takes."""
+        return self.devices or (self.device,)
 
     def __post_init__(self) -> None:
         check_u64("node_generation", self.node_generation, least=1)

@@ -35,8 +35,36 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
 
 
+class Illness(msgspec.Struct, frozen=True):
+    """A degree of illness of a host, in words that say what to do. ``subject`` is the slot, device or path it is of."""
+
+    kind: str
+    words: str
+    since_unix_ms: UnixMs
+    refuses_loads: bool = False
+    subject: str = ""
+
+
+class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's program that this agent did not start: shown, never touched. ``memory`` is its resident bytes."""
+
+    pid: int
+    program: str
+    started_unix_ms: UnixMs | None = None
+    user: str = ""
+    ports: tuple[Port, ...] = ()
+    model: str = ""
+    memory: int | None = None
+
+
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The host as its agent measured it. Memory in bytes; ``ports`` is the inclusive range it may use."""
+    """The host as its agent measured it. Memory in bytes; ``ports`` is the inclusive range it may use.
+
+    ``pool`` and ``fabric`` are labels, ``cores`` and ``power_w`` (watts) budgets, all of the agent's configuration;
+    empty or 0 means not given. ``ephemeral`` is the range that the kernel gives to outgoing connections, ``addresses``
+    what the host's interfaces have beyond loopback and link-local, ``memory_limit`` what the agent's unit or container
+    may take with all that it starts, page cache of mapped files included; empty, (0, 0) and 0 mean unknown.
+    """
 
     host: HostId
     agent_version: str
@@ -54,6 +82,15 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     journal: str
     refuses_loads: str = ""
     measured_unix_ms: UnixMs = UnixMs(0)
+    illnesses: tuple[Illness, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+    pool: str = ""
+    fabric: str = ""
+    power_w: int = 0
+    cores: int = 0
+    ephemeral: tuple[int, int] = (0, 0)
+    addresses: tuple[str, ...] = ()
+    memory_limit: int = 0
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

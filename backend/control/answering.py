@@ -17,41 +17,50 @@ from backend.contract.plans import Plan, plan_digest
 from backend.contract.reports import HostReport
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.control.cannot_answer import CannotAnswer
+from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
+from backend.control.drift_answers import acknowledge_drift, header_read, model_files, reopen_drift
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.ledger import LedgerError, Operation, Target, create
+from backend.control.journal_questions import journal_question
+from backend.control.ledger import LedgerError, Operation, create
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.operations.load import targets_of
-from backend.control.operations.run import spawn_operation
+from backend.control.operations.spare import Spare
+from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import (
+    AcknowledgeDrift,
+    AskJournal,
     ChangeDrainRequest,
+    CheckModels,
+    ForkJournalRequest,
     LogRequest,
     MakePlan,
+    RebuildLedger,
+    ReopenDrift,
     Request,
     ResumeOperation,
+    RollBackOperation,
+    SettleOperation,
     StartDrainRequest,
     StartLoad,
     StartUnload,
+    TakeSnapshot,
     TestRequest,
 )
-from backend.control.views import Answer, FleetState, HostView, ReplicaView
-from backend.planning.catalog import CatalogError, UnknownModel, read_catalog
+from backend.control.snapshots import ModelRead, Snapshot
+from backend.control.views import Answer, FleetState, HostView, ReplicaView, Target
+from backend.planning.catalog import CatalogError, UnknownModel
+from backend.planning.engines import rules
 from backend.planning.fleet import FleetFacts
 from backend.planning.plan import model_hosts, plan, recheck
+from backend.versions import RINGTOP_VERSION
 
 SETTLE_SECONDS = 10.0
 INSPECT_SECONDS = 30.0
 QUICK_SECONDS = 15.0
 _TEST_SLACK_SECONDS = 10.0
-
-
-class CannotAnswer(Exception):
-    """A request ends here: its exit code, and words for a person."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code = code
 
 
 class Answering:
@@ -61,7 +70,10 @@ class Answering:
         self._context = context
         self._reach = reach
         self._who = who
+        self.catalog = CatalogReader(context.catalog_path)
+        self._ownerless = Ownerless(context, reach, who)
         self._children: list[subprocess.Popen[bytes]] = []
+        self._spare = Spare(context)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
         """The final answer to one request; whatever a person did wrong is in its words."""
@@ -70,6 +82,8 @@ class Answering:
             match request:
                 case MakePlan():
                     return await self._plan(op_id, request)
+                case TakeSnapshot():
+                    return await self._snapshot(op_id)
                 case StartLoad():
                     words = await self._start_load(op_id, request)
                 case StartUnload():
@@ -77,13 +91,29 @@ class Answering:
                 case StartDrainRequest():
                     words = await self._start_drain(op_id, request)
                 case ResumeOperation():
-                    words = await self._resume(request)
+                    self._children.append(await self._ownerless.resume(request.operation))
+                    words = request.operation
+                case RollBackOperation():
+                    self._children.append(await self._ownerless.roll_back(request.operation))
+                    words = request.operation
+                case SettleOperation():
+                    return await self._settle(op_id, request)
+                case RebuildLedger():
+                    return await self._rebuild(op_id)
+                case AcknowledgeDrift():
+                    words = await acknowledge_drift(self._context, self._reach.state, self._who, request)
+                case ReopenDrift():
+                    words = await reopen_drift(self._context, self._reach.state, request)
+                case CheckModels():
+                    words = await self._check_models(op_id)
                 case ChangeDrainRequest():
                     words = await self._change_drain(op_id, request)
                 case TestRequest():
                     return await self._test(op_id, request)
                 case LogRequest():
                     return await self._log(op_id, request)
+                case AskJournal() | ForkJournalRequest():
+                    return await self._journal(op_id, request)
                 case _:
                     raise TypeError(f"{kind} is no request that the backend knows")
         except CannotAnswer as error:
@@ -92,7 +122,14 @@ class Answering:
 
     def reap(self) -> None:
         """Collect operations' processes that have ended; their outcome is in the ledger."""
-        self._children = [child for child in self._children if child.poll() is None]
+        running = [child for child in self._children if child.poll() is None]
+        if self._children and not running:
+            self._spare.prepare()  # where one operation ended, another may follow
+        self._children = running
+
+    def close(self) -> None:
+        """End what only waits. Operations go on in their own processes."""
+        self._spare.close()
 
     # --- plans ----------------------------------------------------------------------------------------------------
 
@@ -103,11 +140,10 @@ class Answering:
             silent = "; ".join(f"{host}: {words}" for host, words in fleet.unreachable)
             raise CannotAnswer(UNREACHABLE, f"no agent answers, so nothing can be planned. {silent}")
         try:
-            catalog = await asyncio.to_thread(read_catalog, self._context.catalog_path)
+            catalog = await asyncio.to_thread(self.catalog.current)
             hosts = model_hosts(catalog, fleet, request)
             entry, _, _ = catalog.resolve(request.target)
             facts, where, words = await self._inspect(op_id, hosts, entry.path)
-            seen = [view.load_generation or 0 for view in self._reach.state.operations.values()]
             made = plan(
                 catalog,
                 fleet,
@@ -116,13 +152,45 @@ class Answering:
                 now_unix_ms=_unix_ms(),
                 model_words=words,
                 model_host=where,
-                generation_floor=max(seen, default=0),
+                generation_floor=self._highest_planned(),
+                version=RINGTOP_VERSION,
             )
         except (CatalogError, UnknownModel) as error:
             raise CannotAnswer(REFUSED, str(error.args[0] if error.args else error)) from error
         refusals = [finding.words for finding in made.findings if finding.severity == "refuse"]
         code = REFUSED if refusals else DONE
+        if not refusals and not self._context.read_only:
+            self._spare.prepare()  # a plan is made to be loaded
         return Answer(op_id=op_id, request="MakePlan", done=True, exit_code=code, words="\n".join(refusals), plan=made)
+
+    async def _snapshot(self, op_id: OpId) -> Answer:
+        """What the hosts say, and the headers of every model of the catalog that a header is read of."""
+        await self._reach.until(is_settled, SETTLE_SECONDS)
+        fleet = fleet_facts(self._reach.state)
+        try:
+            catalog = await asyncio.to_thread(self.catalog.current)
+        except CatalogError as error:
+            raise CannotAnswer(REFUSED, str(error)) from error
+        paths = [each.path for each in catalog.models.values() if not each.trouble and rules(each.engine).reads_header]
+        models: dict[str, ModelRead] = {}
+        for index, path in enumerate(dict.fromkeys(paths)):
+            hosts = tuple(report.host for report in fleet.reports)
+            facts, host, words = await self._inspect(OpId(f"{op_id}-{index}"), hosts, path)
+            models[path] = ModelRead(facts, host or "", words)
+        taken = Snapshot(
+            ringtop=RINGTOP_VERSION,
+            context=self._context.name,
+            taken_unix_ms=_unix_ms(),
+            fleet=fleet,
+            models=models,
+            generation_floor=self._highest_planned(),
+        )
+        value = {"snapshot": msgspec.to_builtins(taken)}
+        return Answer(op_id=op_id, request="TakeSnapshot", done=True, value=value)
+
+    def _highest_planned(self) -> int:
+        """The highest generation of any operation of this home."""
+        return max((view.load_generation or 0 for view in self._reach.state.operations.values()), default=0)
 
     async def _inspect(
         self, op_id: OpId, hosts: tuple[HostId, ...], path: str
@@ -134,7 +202,9 @@ class Answering:
                 result = await self._ask(
                     host, InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path), INSPECT_SECONDS
                 )
-                return msgspec.convert(result.value.get("model"), ModelFacts), host, ""
+                facts = msgspec.convert(result.value.get("model"), ModelFacts)
+                self._reach.apply(header_read(host, path, facts, _unix_ms()))
+                return facts, host, ""
             except CannotAnswer as error:
                 reasons.append(f"{host}: {error}")
             except msgspec.ValidationError as error:
@@ -226,17 +296,19 @@ class Answering:
             started_unix_ms=_unix_ms(),
             plan=whole,
         )
-        self._children.append(await asyncio.to_thread(_create_and_spawn, self._context, operation))
+        self._children.append(await asyncio.to_thread(_create_and_start, self._context, operation, self._spare))
         return op_id
 
-    async def _resume(self, request: ResumeOperation) -> str:
-        view = self._reach.state.operations.get(request.operation)
-        if view is None:
-            raise CannotAnswer(REFUSED, f"there is no operation {request.operation} in {self._context.ledger_folder}")
-        if view.state != "ownerless":
-            raise CannotAnswer(REFUSED, f"{view.id} is {view.state}; only an ownerless operation can be resumed")
-        self._children.append(await asyncio.to_thread(spawn_operation, self._context, view.id))
-        return view.id
+    async def _settle(self, op_id: OpId, request: SettleOperation) -> Answer:
+        found = await self._ownerless.settle(request.operation, despite_silence=request.despite_silence)
+        value = {"operation": request.operation, "exit_code": found.code, "lines": list(found.lines)}
+        return Answer(op_id=op_id, request="SettleOperation", done=True, words=found.words, value=value)
+
+    async def _rebuild(self, op_id: OpId) -> Answer:
+        written, silent = await self._ownerless.rebuild()
+        words, value = rebuilt_words(written, silent), as_value(written, silent)
+        code = UNREACHABLE if silent else DONE
+        return Answer(op_id=op_id, request="RebuildLedger", done=True, exit_code=code, words=words, value=value)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -278,12 +350,34 @@ class Answering:
         command = ReadLog(
             op_id=op_id,
             node_id=node_id,
-            generation=shard.load_generation,
+            generation=None if request.previous else shard.load_generation,
             offset=request.offset,
             limit=request.limit,
+            previous=request.previous,
         )
         result = await self._ask(newest.host, command, QUICK_SECONDS)
         return Answer(op_id=op_id, request="LogRequest", done=True, value=result.value)
+
+    async def _check_models(self, op_id: OpId) -> str:
+        """Read the model file of every running replica again where its leader read it; returns what was read."""
+        wanted = model_files(self._reach.state)
+        found = await asyncio.gather(*(self._inspect(OpId(f"{op_id}-{n}"), (h,), p) for n, (h, p) in enumerate(wanted)))
+        failed = [words for facts, _, words in found if facts is None]
+        if failed:
+            raise CannotAnswer(
+                UNKNOWN, f"{len(failed)} of {len(wanted)} model files were not read: {'; '.join(failed)}"
+            )
+        return f"{len(wanted)} model files were read"
+
+    async def _journal(self, op_id: OpId, request: AskJournal | ForkJournalRequest) -> Answer:
+        host = HostId(request.host)
+        if host not in self._reach.state.hosts:
+            known = ", ".join(sorted(self._reach.state.hosts)) or "none"
+            raise CannotAnswer(REFUSED, f"there is no host {request.host!r}; known: {known}")
+        command, seconds = journal_question(op_id, request, self._who)
+        result = await self._ask(host, command, seconds)
+        words = str(result.value.get("words", ""))
+        return Answer(op_id=op_id, request=type(request).__name__, done=True, words=words, value=result.value)
 
     def _replica(self, replica: ReplicaId) -> ReplicaView:
         replicas = self._reach.state.replicas
@@ -354,8 +448,8 @@ def _report(view: HostView) -> HostReport:
     )
 
 
-def _create_and_spawn(context: Context, operation: Operation) -> subprocess.Popen[bytes]:
-    """Write the ledger file, then start the process, which inherits the file's lock."""
+def _create_and_start(context: Context, operation: Operation, spare: Spare) -> subprocess.Popen[bytes]:
+    """Write the ledger file, then start the process, which gets the file's lock."""
     try:
         writer = create(context.ledger_folder, operation)
     except (OSError, LedgerError) as error:
@@ -363,7 +457,7 @@ def _create_and_spawn(context: Context, operation: Operation) -> subprocess.Pope
             REFUSED, f"the ledger in {context.ledger_folder} cannot be written, so nothing was sent: {error}"
         ) from error
     try:
-        return spawn_operation(context, operation.op_id, writer.fd)
+        return spare.start(operation.op_id, writer.fd)
     except OSError as error:
         raise CannotAnswer(FAILED, f"{operation.op_id} is written and its process did not start: {error}") from error
     finally:

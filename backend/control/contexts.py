@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
 from backend.contract.words import AgentAddress, HostId
 
@@ -43,7 +42,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 def home_folder() -> Path:
     """The operator's state folder: ``$RINGTOP_HOME``, else the user's state folder of this system."""
     named = os.environ.get("RINGTOP_HOME")
-    return Path(named).expanduser().absolute() if named else Path(platformdirs.user_state_path("ringtop"))
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs  # 6 ms that only a home without a name needs
+
+    return Path(platformdirs.user_state_path("ringtop"))
 
 
 def who_asks() -> str:

@@ -8,18 +8,23 @@ import msgspec
 
 from backend.contract.entities import JournalRecord, fold, moves_revision
 from backend.contract.states import HostState
-from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
+from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.control.derive import OPEN_STATES, derive_replica
-from backend.control.drifts import derive_drifts
+from backend.control.drift_hosts import journal_break
+from backend.control.drift_lens import Lens
+from backend.control.drifts import derive_drifts, since_when
 from backend.control.fleet_events import (
+    AcknowledgementsRead,
     AnswerGiven,
     AnyFleetEvent,
     CatalogRead,
     Faulted,
+    HeadersRead,
     OperationsRead,
     Slept,
     Ticked,
 )
+from backend.control.fleet_state import Fleet, Folded, compare_hosts, empty_fleet, gather_drifts, with_host, with_state
 from backend.control.holdings import Holdings, Part, index_host
 from backend.control.link_events import (
     AnyLinkEvent,
@@ -32,56 +37,31 @@ from backend.control.link_events import (
     Noted,
     RecordsHeard,
 )
-from backend.control.views import Drift, FleetState, HostView, JournalLine, OperationView
+from backend.control.opening import begun, expecting, holding_back, in_time_order, is_over
+from backend.control.views import JournalLine, OperationView
+
+__all__ = ["LEASE_SECONDS", "Fleet", "empty_fleet", "fold_event"]
 
 LEASE_SECONDS = 90.0
 """How long a silent host's shards stay unreachable before they count as lost, on the local monotonic clock."""
 KEPT_ANSWERS = 100
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that the console sees, and the memory that it takes to fold the next event.
-
-    ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``folded`` up
-    to which seq a host's records are in its entities.
-    """
-
-    state: FleetState
-    index: dict[HostId, dict[ReplicaId, Holdings]]
-    where: dict[ReplicaId, frozenset[HostId]] = {}
-    folded: dict[HostId, int] = {}
-    silent_since: dict[HostId, float] = {}
-    drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
-
-
-Folded = tuple[Fleet, tuple[JournalLine, ...]]
-
-
-def empty_fleet(context: str, label: str, hosts: dict[HostId, AgentAddress], *, read_only: bool) -> Fleet:
-    """A fleet of which nothing has been heard."""
-    views = {
-        host: HostView(host=host, address=hosts[host], state=HostState.CONNECTING, words="connecting")
-        for host in sorted(hosts)
-    }
-    state = FleetState(
-        context=context,
-        label=label,
-        hosts=views,
-        replicas={},
-        operations={},
-        models={},
-        catalog_words="",
-        answers={},
-        drifts=(),
-        journal_head=0,
-        fault=None,
-        read_only=read_only,
-    )
-    return Fleet(state=state, index={host: {} for host in views})
-
-
 def fold_event(fleet: Fleet, event: AnyFleetEvent) -> Folded:
     """The fleet after one event, and the journal lines to show. Raises KeyError for a host that is not its own."""
+    fleet, lines = _fold(fleet, event)
+    opening = fleet.opening
+    if opening is None:
+        return fleet, lines
+    if isinstance(event, LinkEvent):
+        opening = begun(opening, event.at)
+    if not is_over(opening, fleet.state.hosts, event.at):
+        return msgspec.structs.replace(fleet, opening=opening), lines
+    fleet = msgspec.structs.replace(fleet, opening=None)
+    return _show_each(fleet, in_time_order(opening.held))
+
+
+def _fold(fleet: Fleet, event: AnyFleetEvent) -> Folded:
     match event:
         case LinkEvent():
             return _fold_link(fleet, event)
@@ -90,17 +70,25 @@ def fold_event(fleet: Fleet, event: AnyFleetEvent) -> Folded:
         case CatalogRead():
             if event.models == fleet.state.models and event.words == fleet.state.catalog_words:
                 return fleet, ()
-            fleet = _with_state(fleet, models=event.models, catalog_words=event.words)
+            fleet = with_state(fleet, models=event.models, catalog_words=event.words)
             return _derive(fleet, set(fleet.state.replicas), event.unix_ms), ()
         case AnswerGiven():
             return _fold_answer(fleet, event), ()
+        case AcknowledgementsRead():
+            fleet = msgspec.structs.replace(fleet, acknowledged=event.known)
+            if event.words != fleet.state.acknowledgement_words:
+                fleet = with_state(fleet, acknowledgement_words=event.words)
+            return gather_drifts(fleet, event.unix_ms), ()
+        case HeadersRead():
+            fleet = msgspec.structs.replace(fleet, headers={**fleet.headers, **event.headers})
+            return _derive(fleet, set(fleet.state.replicas), event.unix_ms), ()
         case Ticked():
             return _fold_tick(fleet, event)
         case Slept():
             since = dict.fromkeys(fleet.silent_since, event.at)
             return msgspec.structs.replace(fleet, silent_since=since), ()
         case Faulted():
-            return _with_state(fleet, fault=fleet.state.fault or event.words), ()
+            return with_state(fleet, fault=fleet.state.fault or event.words), ()
 
 
 # --- links --------------------------------------------------------------------------------------------------------
@@ -119,13 +107,15 @@ def _fold_link(fleet: Fleet, event: AnyLinkEvent) -> Folded:
         case BeatHeard():
             host = fleet.state.hosts[event.host]
             heard = msgspec.structs.replace(host, heard_at=event.at, head_seq=max(host.head_seq, event.head_seq))
-            return _with_host(fleet, heard), ()
+            return with_host(fleet, heard), ()
         case Noted():
             return _show(fleet, event, (_local_record(event, event.kind, event.words, event.level),))
 
 
 def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
     before, report = fleet.state.hosts[event.host], event.report
+    head = max(report.seq, event.welcome.head_seq)
+    broken = journal_break(before, report.journal_id, head, event.unix_ms)
     host = msgspec.structs.replace(
         before,
         state=HostState.LIVE,
@@ -133,7 +123,7 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
         agent_epoch=report.agent_epoch,
         agent_version=event.welcome.agent_version,
         journal_id=report.journal_id,
-        head_seq=max(report.seq, event.welcome.head_seq),
+        head_seq=head,
         revision=report.revision,
         clock_offset_ms=event.clock_offset_ms,
         round_trip_ms=event.round_trip_ms,
@@ -146,10 +136,12 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
         present=report.present,
     )
     fleet = msgspec.structs.replace(
-        _with_host(fleet, host),
+        with_host(fleet, host),
         folded={**fleet.folded, event.host: report.seq},
         silent_since={name: since for name, since in fleet.silent_since.items() if name != event.host},
+        opening=expecting(fleet.opening, event.host, report.seq) if fleet.opening is not None else None,
     )
+    fleet = compare_hosts(fleet, event.host, broken, event.unix_ms)
     fleet, changed = _reindex(fleet, event.host)
     fleet = _derive(fleet, changed | _touching(fleet, event.host), event.unix_ms)
     if before.state is HostState.CONNECTING:
@@ -164,7 +156,7 @@ def _fold_down(fleet: Fleet, event: LinkDown | LinkRefused) -> Folded:
     if host.state is HostState.LOST and state is HostState.UNREACHABLE:
         state = HostState.LOST
     changed = state is not host.state
-    fleet = _with_host(fleet, msgspec.structs.replace(host, state=state, words=event.words))
+    fleet = with_host(fleet, msgspec.structs.replace(host, state=state, words=event.words))
     if event.host not in fleet.silent_since:
         fleet = msgspec.structs.replace(fleet, silent_since={**fleet.silent_since, event.host: event.at})
     if not changed:
@@ -189,7 +181,7 @@ def _fold_records(fleet: Fleet, event: RecordsHeard) -> Folded:
         fields["entities"] = entities
         fields["measurements"] = {node: seen for node, seen in host.measurements.items() if node in kept}
         fields["measured_at"] = {node: at for node, at in host.measured_at.items() if node in kept}
-    fleet = _with_host(fleet, msgspec.structs.replace(host, **fields))
+    fleet = with_host(fleet, msgspec.structs.replace(host, **fields))
     fleet = msgspec.structs.replace(fleet, folded={**fleet.folded, event.host: after})
     if entities is not host.entities:
         fleet, changed = _reindex(fleet, event.host)
@@ -208,9 +200,12 @@ def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
         fields["facts"] = measured.facts
     if measured.present is not None:
         fields["present"] = measured.present
-    fleet = _with_host(fleet, msgspec.structs.replace(host, **fields))
+    fleet = with_host(fleet, msgspec.structs.replace(host, **fields))
+    here = fleet.index[event.host].keys()
     touched = {ReplicaId(measurement.node_id.partition("/")[0]) for measurement in measured.measurements}
-    return _derive(fleet, touched & fleet.index[event.host].keys(), event.unix_ms)
+    if measured.facts is not None and measured.facts != host.facts:
+        return _derive(fleet, set(here), event.unix_ms)  # a release, a device or an address may be another one now
+    return _derive(fleet, touched & here, event.unix_ms, look_for_drift=False)
 
 
 # --- everything else ----------------------------------------------------------------------------------------------
@@ -218,12 +213,13 @@ def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
 
 def _fold_operations(fleet: Fleet, event: OperationsRead) -> Fleet:
     before = fleet.state.operations
-    after = {op: before[op] if before.get(op) == view else view for op, view in event.operations.items()}
+    ours = {op: view for op, view in event.operations.items() if view.context in ("", fleet.state.context)}
+    after = {op: before[op] if before.get(op) == view else view for op, view in ours.items()}
     if list(after) == list(before) and all(after[op] is before[op] for op in after):
         return fleet
     changed = {view.subject for op, view in after.items() if before.get(op) is not view}
     changed |= {view.subject for op, view in before.items() if op not in after}
-    fleet = _with_state(fleet, operations=after)
+    fleet = with_state(fleet, operations=after)
     return _derive(fleet, {ReplicaId(subject) for subject in changed}, event.unix_ms)
 
 
@@ -232,7 +228,7 @@ def _fold_answer(fleet: Fleet, event: AnswerGiven) -> Fleet:
     answers[event.answer.op_id] = event.answer
     for oldest in list(answers)[:-KEPT_ANSWERS]:
         del answers[oldest]
-    return _with_state(fleet, answers=answers)
+    return with_state(fleet, answers=answers)
 
 
 def _fold_tick(fleet: Fleet, event: Ticked) -> Folded:
@@ -244,16 +240,19 @@ def _fold_tick(fleet: Fleet, event: Ticked) -> Folded:
             continue
         if brake := _brake_words(fleet, since):
             if brake not in host.words:
-                fleet = _with_host(fleet, msgspec.structs.replace(host, words=f"{host.words}; {brake}"))
+                fleet = with_host(fleet, msgspec.structs.replace(host, words=f"{host.words}; {brake}"))
             continue
         words = f"lost: silent for {event.at - since:.0f} s, lease {LEASE_SECONDS:.0f} s"
-        fleet = _with_host(fleet, msgspec.structs.replace(host, state=HostState.LOST, words=words))
+        fleet = with_host(fleet, msgspec.structs.replace(host, state=HostState.LOST, words=words))
         fleet = _derive(fleet, _touching(fleet, name), event.unix_ms)
         record = JournalRecord(kind="link.lost", words=words, at_unix_ms=event.unix_ms, level="alarm")
         fleet, more = _show_of(fleet, name, (record,))
         lines += more
     draining = {name for name, view in fleet.state.replicas.items() if view.drain_left_ms}
-    return _derive(fleet, draining, event.unix_ms), lines
+    fleet = _derive(fleet, draining, event.unix_ms, look_for_drift=False)
+    if any(drift.acknowledged and drift.acknowledged.until_unix_ms <= event.unix_ms for drift in fleet.state.drifts):
+        fleet = gather_drifts(fleet, event.unix_ms)
+    return fleet, lines
 
 
 def _brake_words(fleet: Fleet, since: float) -> str:
@@ -266,16 +265,6 @@ def _brake_words(fleet: Fleet, since: float) -> str:
 
 
 # --- the pieces ---------------------------------------------------------------------------------------------------
-
-
-def _with_state(fleet: Fleet, **fields: Any) -> Fleet:
-    return msgspec.structs.replace(fleet, state=msgspec.structs.replace(fleet.state, **fields))
-
-
-def _with_host(fleet: Fleet, host: HostView) -> Fleet:
-    if host == fleet.state.hosts[host.host]:
-        return fleet
-    return _with_state(fleet, hosts={**fleet.state.hosts, host.host: host})
 
 
 def _reindex(fleet: Fleet, name: HostId) -> tuple[Fleet, set[ReplicaId]]:
@@ -303,7 +292,7 @@ def _touching(fleet: Fleet, host: HostId) -> set[ReplicaId]:
     return planned | fleet.index[host].keys()
 
 
-def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs) -> Fleet:
+def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_drift: bool = True) -> Fleet:
     """Work the touched replicas out again. Those that come out equal stay the same objects."""
     if not touched:
         return fleet
@@ -314,20 +303,31 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs) -> Fleet:
         operations = [op for op in state.operations.values() if op.subject == replica and op.state in OPEN_STATES]
         parts = _parts(fleet, replica, operations)
         view = derive_replica(replica, parts, operations, state.models, unix_ms)
-        boots = {part.host.host: part.host.facts.boot_id for part in parts if part.host.facts is not None}
-        found = derive_drifts(view, state.models, boots) if view is not None else ()
-        if view == replicas.get(replica) and found == drifts.get(replica, ()):
+        before = drifts.get(replica, ())
+        if view is not None and look_for_drift:
+            lens = Lens(
+                replica=view,
+                parts=tuple(parts),
+                models=state.models,
+                headers=fleet.headers,
+                is_changing=bool(operations),
+            )
+            found = since_when(derive_drifts(lens), before, unix_ms)
+        else:
+            found = before if view is not None else ()
+        if view == replicas.get(replica) and found == before:
             continue
         changed = True
         replicas.pop(replica, None)
         drifts.pop(replica, None)
         if view is not None:
-            replicas[replica], drifts[replica] = view, found
+            replicas[replica] = view
+        if found:
+            drifts[replica] = found
     if not changed:
         return fleet
-    together = tuple(drift for name in sorted(drifts) for drift in drifts[name])
-    fleet = _with_state(fleet, replicas={name: replicas[name] for name in sorted(replicas)}, drifts=together)
-    return msgspec.structs.replace(fleet, drifts=drifts)
+    fleet = with_state(fleet, replicas={name: replicas[name] for name in sorted(replicas)})
+    return gather_drifts(msgspec.structs.replace(fleet, drifts=drifts), unix_ms)
 
 
 def _parts(fleet: Fleet, replica: ReplicaId, operations: list[OperationView]) -> list[Part]:
@@ -351,6 +351,12 @@ def _show(fleet: Fleet, event: LinkEvent, records: tuple[JournalRecord, ...]) ->
 
 
 def _show_of(fleet: Fleet, host: HostId, records: tuple[JournalRecord, ...]) -> Folded:
+    if fleet.opening is not None:
+        return msgspec.structs.replace(fleet, opening=holding_back(fleet.opening, host, records)), ()
+    return _show_each(fleet, tuple((host, record) for record in records))
+
+
+def _show_each(fleet: Fleet, entries: tuple[tuple[HostId, JournalRecord], ...]) -> Folded:
     head = fleet.state.journal_head
-    lines = tuple(JournalLine(head + n, host, record) for n, record in enumerate(records, start=1))
-    return (_with_state(fleet, journal_head=head + len(lines)) if lines else fleet), lines
+    lines = tuple(JournalLine(head + n, host, record) for n, (host, record) in enumerate(entries, start=1))
+    return (with_state(fleet, journal_head=head + len(lines)) if lines else fleet), lines

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from backend.contract.words import OpId, UnixMs
+from backend.control.drift_lens import Header
 from backend.control.link_events import AnyLinkEvent
-from backend.control.views import Answer, ModelView, OperationView
+from backend.control.views import Acknowledgement, Answer, ModelView, OperationView
 
 
 class FleetEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,19 @@ class CatalogRead(FleetEvent, frozen=True, kw_only=True):
 
     models: dict[str, ModelView]
     words: str
+
+
+class AcknowledgementsRead(FleetEvent, frozen=True, kw_only=True):
+    """Which drifts somebody knows of, by drift id; or why that cannot be read."""
+
+    known: dict[str, Acknowledgement]
+    words: str
+
+
+class HeadersRead(FleetEvent, frozen=True, kw_only=True):
+    """Model files whose headers were read just now, by ``drift_lens.header_key``."""
+
+    headers: dict[str, Header]
 
 
 class AnswerGiven(FleetEvent, frozen=True, kw_only=True):
@@ -51,4 +65,14 @@ class Faulted(FleetEvent, frozen=True, kw_only=True):
     words: str
 
 
-AnyFleetEvent = AnyLinkEvent | OperationsRead | CatalogRead | AnswerGiven | Ticked | Slept | Faulted
+AnyFleetEvent = (
+    AnyLinkEvent
+    | OperationsRead
+    | CatalogRead
+    | AcknowledgementsRead
+    | HeadersRead
+    | AnswerGiven
+    | Ticked
+    | Slept
+    | Faulted
+)

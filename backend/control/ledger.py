@@ -1,6 +1,7 @@
 """The operator's durable record of operations: ``<home>/ledger/<op_id>.jsonl``, one file each.
 
-The first line is the whole operation, each further one a step. The file appears whole (written beside, synced, then
+The first line is the whole operation, each further one a step; each begins with the check sum of what follows in it, so
+that a line that was damaged is told from one that a crash cut. The file appears whole (written beside, synced, then
 renamed, then its directory synced) before the first command leaves; each step is synced before what follows it. The
 operation's process holds a lock on the file for its life, so that everybody can see whether its owner lives.
 """
@@ -12,17 +13,19 @@ import fcntl
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from backend.contract.plans import Plan
-from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, UnixMs
-from backend.control.views import OperationStep, OperationView
+from backend.contract.words import LoadGeneration, OpId, UnixMs
+from backend.control.views import OperationStep, OperationView, Target
+from backend.failpoints import failpoint
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".jsonl"
 _OP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOCK_TRIES = 40
@@ -32,22 +35,15 @@ ENDED = "ended"
 ROLLING_BACK = "rolling back"
 
 
+Read = TypeVar("Read")
+
+
 class LedgerError(Exception):
     """A ledger file cannot be used; the message names it and says why."""
 
 
 class OwnerLives(LedgerError):
     """The operation has a living owner and must not be run twice."""
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard that an operation acts on."""
-
-    host: HostId
-    node_id: NodeId
-    rank: int
-    node_generation: NodeGeneration
-    adapter_kind: str
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +90,8 @@ class LedgerWriter:
 
     def append(self, step: Step) -> None:
         """Add one line; returns once it is on disk. OSError when it cannot be."""
-        data = msgspec.json.encode(step) + b"\n"
+        failpoint("ledger.before_step")
+        data = _line(step)
         written = 0
         while written < len(data):
             written += os.write(self._fd, data[written:])
@@ -120,7 +117,8 @@ def create(folder: Path, operation: Operation) -> LedgerWriter:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         writer = LedgerWriter(operation, (), fd)
-        os.write(fd, msgspec.json.encode(operation) + b"\n")
+        failpoint("ledger.before_first_write")
+        os.write(fd, _line(operation))
         os.fsync(fd)
         os.link(beside, path)  # a rename would replace an operation of the same id
     except BaseException:
@@ -129,6 +127,7 @@ def create(folder: Path, operation: Operation) -> LedgerWriter:
     finally:
         beside.unlink()
     _sync_folder(folder)
+    failpoint("ledger.after_first_sync")
     return writer
 
 
@@ -148,14 +147,51 @@ def reopen(folder: Path, op_id: OpId, inherited: int | None = None) -> LedgerWri
         if inherited is None:
             _lock(fd, path)
         data = path.read_bytes()
-        operation, steps, whole = _parse(path, data)
-        if whole < len(data):
-            os.ftruncate(fd, whole)
+        parsed = _parse(path, data)
+        if parsed.damage:
+            raise LedgerError(f"{path}: {parsed.damage}. Settle it: ringtop op settle {op_id}")
+        if parsed.whole < len(data):
+            os.ftruncate(fd, parsed.whole)
             os.fsync(fd)
     except BaseException:
         os.close(fd)
         raise
-    return LedgerWriter(operation, steps, fd)
+    return LedgerWriter(parsed.operation, parsed.steps, fd)
+
+
+def mend(folder: Path, op_id: OpId) -> Path:
+    """Move a damaged file aside and put its readable beginning in its place; returns where the damaged one is.
+
+    Raises LedgerError when nothing of it can be read, or when it is not damaged; OwnerLives when its process lives.
+    """
+    path = ledger_path(folder, op_id)
+    if has_owner(path):
+        raise OwnerLives(f"{path}: its process lives. Follow it, or end that process first.")
+    parsed = _parse(path, path.read_bytes())
+    if not parsed.damage:
+        raise LedgerError(f"{path}: is not damaged.")
+    aside = set_aside(path)
+    writer = create(folder, parsed.operation)
+    try:
+        for step in parsed.steps:
+            writer.append(step)
+        words = f"{parsed.damage}; the whole file is kept as {aside.name}"
+        writer.append(Step(at_unix_ms=UnixMs(time.time_ns() // 1_000_000), target="", what="mended", words=words))
+    finally:
+        writer.close()
+    return aside
+
+
+def set_aside(path: Path) -> Path:
+    """Give a file that cannot be used another name, which no reader takes for a ledger; returns that name."""
+    aside = path.with_name(f"{path.name}.damaged")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    path.rename(aside)
+    _sync_folder(path.parent)
+    return aside
 
 
 def ledger_path(folder: Path, op_id: OpId) -> Path:
@@ -178,23 +214,27 @@ def has_owner(path: Path) -> bool:
 
 
 def read_operation(path: Path) -> OperationView:
-    """What a file tells. One that is damaged comes back as ``unknown`` with the reason, so that others go on."""
+    """What a file tells. One that is damaged has that as its state, with the reason and what can be read of it."""
     try:
-        operation, steps, _ = _parse(path, path.read_bytes())
+        parsed = _parse(path, path.read_bytes())
     except (LedgerError, OSError) as error:
         return OperationView(
             id=OpId(path.name.removesuffix(SUFFIX)),
-            kind="damaged",
+            kind="?",
             subject="",
             by="",
-            state="unknown",
+            state="damaged",
             words=f"set aside: {error}",
             started_unix_ms=UnixMs(0),
             ended_unix_ms=None,
             load_generation=None,
             steps=(),
         )
-    return view_of(operation, steps, owned=lambda: has_owner(path))
+    view = view_of(parsed.operation, parsed.steps, owned=lambda: has_owner(path))
+    if not parsed.damage:
+        return view
+    words = f"set aside: {parsed.damage}; what stands before it is shown"
+    return msgspec.structs.replace(view, state="damaged", words=words, phase="", unknown_targets=0)
 
 
 def view_of(operation: Operation, steps: tuple[Step, ...], owned: Callable[[], bool]) -> OperationView:
@@ -222,6 +262,9 @@ def view_of(operation: Operation, steps: tuple[Step, ...], owned: Callable[[], b
         phase="" if end or not phases else phases[-1],
         unknown_targets=unknown[-1] if unknown else 0,
         plan=operation.plan,
+        context=operation.context,
+        targets=operation.targets,
+        options=operation.options,
     )
 
 
@@ -255,27 +298,66 @@ class LedgerReader:
         return sorted(found, key=lambda pair: pair[1])[-self._newest :]
 
 
-def _parse(path: Path, data: bytes) -> tuple[Operation, tuple[Step, ...], int]:
-    """The operation, its steps, and how many bytes of the file are whole lines. A cut last line is left out."""
+class _Parsed(msgspec.Struct, frozen=True):
+    """What a file holds: its whole lines take ``whole`` bytes. ``damage`` says which line cannot be read, and why."""
+
+    operation: Operation
+    steps: tuple[Step, ...]
+    whole: int
+    damage: str = ""
+
+
+def _parse(path: Path, data: bytes) -> _Parsed:
+    """The operation and its steps, up to the first line that is damaged. A last line that a crash cut is left out.
+
+    Raises LedgerError when not even the first line can be read.
+    """
     whole = data.rfind(b"\n") + 1
     lines = data[:whole].split(b"\n")[:-1]
+    if lines and b"\0" in lines[-1]:  # a crash of the machine: the file had grown, and not all of it was written
+        whole -= len(lines.pop()) + 1
     if not lines:
         raise LedgerError(f"{path}: it holds no operation, so nothing was ever sent for it.")
-    try:
-        operation = msgspec.json.decode(lines[0], type=Operation)
-        if operation.format != FORMAT:
-            raise LedgerError(f"{path}: its format is {operation.format}; this ringtop reads {FORMAT}.")
-        if f"{operation.op_id}{SUFFIX}" != path.name:
-            raise LedgerError(f"{path}: it says that it is {operation.op_id}.")
-    except (msgspec.DecodeError, ValueError) as error:
-        raise LedgerError(f"{path}: line 1 is damaged: {error}.") from error
-    steps = []
+    operation = _decoded(lines[0], Operation)
+    if isinstance(operation, str):
+        raise LedgerError(
+            f"{path}: line 1 is damaged: {operation}. Its load can be written anew from the agents' load records: "
+            "ringtop ledger rebuild"
+        )
+    if operation.format != FORMAT:
+        raise LedgerError(f"{path}: its format is {operation.format}; this ringtop reads {FORMAT}.")
+    if f"{operation.op_id}{SUFFIX}" != path.name:
+        raise LedgerError(f"{path}: it says that it is {operation.op_id}.")
+    steps: list[Step] = []
     for number, line in enumerate(lines[1:], start=2):
-        try:
-            steps.append(msgspec.json.decode(line, type=Step))
-        except (msgspec.DecodeError, ValueError) as error:
-            raise LedgerError(f"{path}: line {number} is damaged: {error}.") from error
-    return operation, tuple(steps), whole
+        step = _decoded(line, Step)
+        if isinstance(step, str):
+            return _Parsed(operation, tuple(steps), whole, f"line {number} is damaged: {step}")
+        steps.append(step)
+    return _Parsed(operation, tuple(steps), whole)
+
+
+_CRC = re.compile(rb'\{"crc":"([0-9a-f]{8})",')
+
+
+def _line(value: Operation | Step) -> bytes:
+    """One line: the object with the CRC-32 of its other fields, as they are written, in front of them."""
+    body = msgspec.json.encode(value)
+    return b'{"crc":"%08x",' % zlib.crc32(body) + body[1:] + b"\n"
+
+
+def _decoded(line: bytes, kind: type[Read]) -> Read | str:
+    """What a line says, or what is wrong with it."""
+    said = _CRC.match(line)
+    if said is None:
+        return "it does not begin with its check sum"
+    body = b"{" + line[said.end() :]
+    if (found := zlib.crc32(body)) != int(said[1], 16):
+        return f"its check sum is {found:08x} and it says {said[1].decode()}"
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        return str(error)
 
 
 def _lock(fd: int, path: Path) -> None:

@@ -42,6 +42,7 @@ from backend.control.link_events import (
     Noted,
     RecordsHeard,
 )
+from backend.failpoints import failpoint
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -233,6 +234,7 @@ class Link:
                         future.set_exception(ConnectionEnded("the connection broke before the answer"))
 
     async def _introduce(self, connection: ClientConnection) -> None:
+        failpoint("link.before_hello")
         self._generation = max(self._generation + 1, self._unix_ms())
         asked, began = self._unix_ms(), self._monotonic()
         hello = Hello(
@@ -312,6 +314,7 @@ class Link:
     async def _send(self, connection: ClientConnection, command: Command) -> None:
         from websockets.exceptions import ConnectionClosed
 
+        failpoint("link.before_send")
         self._sequence += 1
         envelope = command_envelope(
             command,
@@ -358,6 +361,7 @@ class Link:
                 raise ConnectionEnded(f"the agent sent {type(event).__name__} twice on one connection")
 
     def _answered(self, op_id: OpId, result: Result) -> None:
+        failpoint("link.after_answer")
         future = self._pending.get(op_id)
         if future is not None and not future.done():
             future.set_result(result)

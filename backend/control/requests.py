@@ -23,6 +23,10 @@ class MakePlan(Request, kw_only=True, frozen=True):
     hosts: tuple[str, ...] = ()
 
 
+class TakeSnapshot(Request, kw_only=True, frozen=True):
+    """Put the reports of all hosts and the headers of the catalog's models on paper; the value has ``snapshot``."""
+
+
 class StartLoad(Request, kw_only=True, frozen=True):
     """Load what this plan says. ``confirmed`` is the digest a person saw; it must be the plan's."""
 
@@ -70,11 +74,15 @@ class TestRequest(Request, kw_only=True, frozen=True):
 
 
 class LogRequest(Request, kw_only=True, frozen=True):
-    """Read engine output of one shard; the value has ``text``, ``offset`` (of its end) and ``size``."""
+    """Read engine output of one shard; the value has ``text``, ``offset`` (of its end), ``size`` and ``generation``.
+
+    With ``previous`` it is the output of the run before the present one.
+    """
 
     node_id: str
     offset: int = -16_384
     limit: int = 65_536
+    previous: bool = False
 
 
 class ResumeOperation(Request, kw_only=True, frozen=True):
@@ -84,8 +92,69 @@ class ResumeOperation(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class RollBackOperation(Request, kw_only=True, frozen=True):
+    """Take an operation back whose process is gone: stop what a load started, cancel a drain."""
+
+    operation: OpId
+    is_write: ClassVar[bool] = True
+
+
+class SettleOperation(Request, kw_only=True, frozen=True):
+    """Close an operation whose process is gone, by what the fleet says. ``despite_silence``: silent hosts too."""
+
+    operation: OpId
+    despite_silence: bool = False
+    is_write: ClassVar[bool] = True
+
+
+class RebuildLedger(Request, kw_only=True, frozen=True):
+    """Write an entry for every load that the agents keep a record of and this home's ledger lacks."""
+
+    is_write: ClassVar[bool] = True
+
+
+class AcknowledgeDrift(Request, kw_only=True, frozen=True):
+    """Say that a drift is known, why, and for how long."""
+
+    drift: str
+    note: str
+    seconds: float
+    is_write: ClassVar[bool] = True
+
+
+class ReopenDrift(Request, kw_only=True, frozen=True):
+    """Take the acknowledgement of a drift back."""
+
+    drift: str
+    is_write: ClassVar[bool] = True
+
+
+class CheckModels(Request, kw_only=True, frozen=True):
+    """Read the model files of what runs, so that they are compared with the load records. Changes nothing."""
+
+
+class AskJournal(Request, kw_only=True, frozen=True):
+    """Ask one host about its journal: ``verify`` reads all of it, ``export`` gives a page of records after ``after``.
+
+    The value has what the agent said; an export's has ``records``, ``next`` and ``head_seq``.
+    """
+
+    host: str
+    question: Literal["verify", "stats", "export"]
+    after: int = 0
+
+
+class ForkJournalRequest(Request, kw_only=True, frozen=True):
+    """Accept what the damaged journal of a host has lost; a new journal_epoch begins there."""
+
+    host: str
+    accept_loss: bool = False
+    is_write: ClassVar[bool] = True
+
+
 AnyRequest = (
     MakePlan
+    | TakeSnapshot
     | StartLoad
     | StartUnload
     | StartDrainRequest
@@ -93,4 +162,12 @@ AnyRequest = (
     | TestRequest
     | LogRequest
     | ResumeOperation
+    | RollBackOperation
+    | SettleOperation
+    | RebuildLedger
+    | AcknowledgeDrift
+    | ReopenDrift
+    | CheckModels
+    | AskJournal
+    | ForkJournalRequest
 )

@@ -14,7 +14,7 @@ from backend.contract.entities import Buffers, Canary, Drain, Entities, JournalR
 from backend.contract.plans import Plan, Profile
 from backend.contract.reports import HostFacts, Measurement, Presence
 from backend.contract.states import HostState, ReplicaState
-from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
 
 
 class HostView(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +87,16 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard that an operation acts on."""
+
+    host: HostId
+    node_id: NodeId
+    rank: int
+    node_generation: NodeGeneration
+    adapter_kind: str
+
+
 class OperationStep(msgspec.Struct, frozen=True):
     """One line of an operation's ledger file. ``lines`` holds more text, such as the end of a rank's log."""
 
@@ -101,7 +111,8 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     """One operation as its ledger file tells it. ``state``: running, ownerless, succeeded, refused, failed, unknown.
 
     ``phase`` is what it does now (``connecting``, ``reserving``, ``checking``, ``dialling``, ``loading``,
-    ``rolling back``, ``unloading``, ``draining``); ``unknown_targets`` counts the targets not yet proven absent.
+    ``rolling back``, ``unloading``, ``draining``); ``unknown_targets`` counts the targets not yet proven absent. A
+    ledger file that cannot be read to its end has the state ``damaged``, and what can be read of it.
     """
 
     id: OpId
@@ -118,16 +129,28 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     unknown_targets: int = 0
     plan: Plan | None = None
+    context: str = ""
+    targets: tuple[Target, ...] = ()
+    options: dict[str, Any] = {}
 
 
 class ModelView(msgspec.Struct, frozen=True):
-    """One model of the catalog: canonical name, aliases, engine, and its profiles by name."""
+    """One model of the catalog: canonical name, aliases, engine, and its profiles by name.
+
+    ``words`` says why it cannot be used, or nothing. ``fingerprints`` are those of the profiles; ``mode`` is ``manual``
+    or ``on_demand``, with ``idle_seconds`` until an unused replica may go, down to ``desired`` ones.
+    """
 
     name: str
     aliases: tuple[str, ...]
     engine: str
     path: str
     profiles: dict[str, Profile]
+    words: str = ""
+    fingerprints: dict[str, str] = {}
+    mode: str = "manual"
+    idle_seconds: int = 0
+    desired: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,15 +165,43 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     value: dict[str, Any] = {}
 
 
-class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sides holding different values for one thing that must be equal."""
+class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody knows of a drift and says so until a time. ``version`` is that of the drift they saw."""
 
+    drift: str
+    note: str
+    by: str
+    at_unix_ms: UnixMs
+    until_unix_ms: UnixMs
+    version: str
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sides holding different values for one thing that must be equal. Each value with who holds it.
+
+    ``id`` names the thing and where it differs, and never the values, so that ``since_unix_ms`` outlives their
+    changes. ``version`` changes with what would have to be acknowledged anew. ``severity`` is alarm or warn: alarm
+    where what runs is wrong, warn where the next load or a person would be misled.
+    """
+
+    id: str
     subject: str
     what: str
     one: str
     other: str
     consequence: str
     remedy: str
+    one_source: str = ""
+    other_source: str = ""
+    severity: str = "warn"
+    since_unix_ms: UnixMs = UnixMs(0)
+    version: str = ""
+    acknowledged: Acknowledgement | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody has acknowledged it, or that has run out."""
+        return self.acknowledged is None
 
 
 class JournalLine(msgspec.Struct, frozen=True):
@@ -164,7 +215,8 @@ class JournalLine(msgspec.Struct, frozen=True):
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the console shows. Compared by identity: an unchanged state is the same object.
 
-    ``fault`` is what escaped from the backend's loop; ``Backend.stamp()`` says when that loop last lived.
+    ``fault`` is what escaped from the backend's loop; ``Backend.stamp()`` says when that loop last lived. ``drifts``
+    holds the acknowledged ones too; ``acknowledgement_words`` says why none can be read.
     """
 
     context: str
@@ -179,3 +231,4 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     journal_head: int
     fault: str | None
     read_only: bool
+    acknowledgement_words: str = ""

@@ -1,4 +1,7 @@
-"""``catalog.toml``: which models may be loaded, and in which shapes. Closed: a key that is not known is refused."""
+"""``catalog.toml``: which models may be loaded, and in which shapes. Closed: a key that is not known is refused.
+
+A model of an engine that is not known here is kept, unusable, with the reason: the other models go on.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,34 @@ from typing import Any
 
 import msgspec
 
+from backend.contract.models import ModelFacts
 from backend.contract.plans import Profile
-from backend.planning.engines import RULES
+from backend.planning.engines import RULES, rules
+from backend.planning.engines.rules import NOTHING_KNOWN
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TEXT, _INTEGER, _FLAG, _TABLE = "a text", "an integer", "true or false", "a table"
 _TEXTS, _INTEGERS = "a list of texts", "a list of integers"
+_SIZE, _DURATION = "a size such as '8GiB'", "a length of time such as '10m'"
 _ITEMS = {_TEXTS: _TEXT, _INTEGERS: _INTEGER}
-_MODEL_KEYS = {"path": _TEXT, "aliases": _TEXTS, "engine": _TEXT, "profiles": _TABLE}
+_WORDED = {_SIZE: _TEXT, _DURATION: _TEXT}
+_MODEL_KEYS = {
+    "path": _TEXT,
+    "id": _TEXT,
+    "aliases": _TEXTS,
+    "engine": _TEXT,
+    "geometry": _TABLE,
+    "scaling": _TABLE,
+    "profiles": _TABLE,
+}
+_SCALING_KEYS = {"mode": _TEXT, "idle_timeout": _DURATION, "desired": _INTEGER, "profile": _TEXT}
+_GEOMETRY_KEYS = {
+    "architecture": _TEXT,
+    **dict.fromkeys(
+        ("n_layer", "n_embd", "n_head", "n_head_kv", "key_length", "value_length", "n_vocab", "context_train"), _INTEGER
+    ),
+    **dict.fromkeys(("cut_tensors", "cut_row_bytes"), _INTEGER),
+}
 _PROFILE_KEYS = {
     "ranks": _INTEGER,
     "hosts": _TEXTS,
@@ -33,7 +56,19 @@ _PROFILE_KEYS = {
     "port": _INTEGER,
     "exact_build": _FLAG,
     "options": _TABLE,
+    "devices": _INTEGER,
+    "ranks_per_host": _INTEGER,
+    "memory": _SIZE,
+    "cpu_cores": _INTEGER,
+    "power": _INTEGER,
+    "weight": _INTEGER,
+    "pool": _TEXT,
+    "fabric": _TEXT,
+    "share_device": _FLAG,
 }
+_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MANUAL, ON_DEMAND = "manual", "on_demand"
 _FOUND = {bool: _FLAG, int: _INTEGER, float: "a decimal number", str: _TEXT, list: "a list", dict: _TABLE}
 
 
@@ -45,21 +80,44 @@ class UnknownModel(LookupError):
     """A model or profile that the catalog does not have; the message names those that it has."""
 
 
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How many replicas a model should have. ``mode`` is ``manual`` (people load and unload) or ``on_demand``.
+
+    On demand, a replica that nobody used for ``idle_seconds`` may be unloaded, down to ``desired`` ones. ``profile`` is
+    the shape that is loaded; a model with one profile needs none.
+    """
+
+    mode: str = MANUAL
+    idle_seconds: int = 0
+    desired: int = 0
+    profile: str = ""
+
+
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the catalog. ``path`` is the file as the agents see it."""
+    """One model of the catalog. ``path`` is the file or folder as the agents see it, or the id that an engine takes.
+
+    ``geometry`` overrides what its header says, or stands in for a header. ``trouble`` is why it cannot be planned.
+    """
 
     name: str
     path: str
     engine: str = "llamacpp"
     aliases: tuple[str, ...] = ()
     profiles: dict[str, Profile] = {}
+    geometry: dict[str, Any] = {}
+    scaling: Scaling = Scaling()
+    trouble: str = ""
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """Every model by its canonical name. ``name`` is where the catalog came from."""
+    """Every model by its canonical name. ``name`` is where the catalog came from.
+
+    ``stale`` says why the file is no longer what is used here, when a later edit of it could not be read.
+    """
 
     name: str
     models: dict[str, ModelEntry]
+    stale: str = ""
 
     def canonical(self, name: str) -> str | None:
         """The canonical name for a name or alias, or None."""
@@ -77,6 +135,8 @@ class Catalog(msgspec.Struct, frozen=True):
         if name is None:
             raise UnknownModel(f"no model {wanted!r} in {self.name}{_near(wanted, self._names())}; {self._known()}")
         entry = self.models[name]
+        if entry.trouble:
+            raise UnknownModel(f"model {name} cannot be used: {entry.trouble}")
         known = ", ".join(entry.profiles) or "none"
         if not colon and len(entry.profiles) == 1:
             profile_name = next(iter(entry.profiles))
@@ -122,17 +182,35 @@ def parse_catalog(text: str, name: str) -> Catalog:
 
 
 def fingerprint(profile: Profile) -> str:
-    """sha256 over every field of a profile, keys sorted: two profiles with one fingerprint are one shape."""
-    return hashlib.sha256(msgspec.json.encode(profile, order="sorted")).hexdigest()
+    """sha256 over every field of a profile that is not at its default, keys sorted: one fingerprint is one shape.
+
+    So a field that a later release adds changes no fingerprint of a profile that does not use it.
+    """
+    plain = Profile(ranks=1)
+    said = {name: getattr(profile, name) for name in Profile.__struct_fields__}
+    shape = {name: value for name, value in said.items() if name == "ranks" or value != getattr(plain, name)}
+    return hashlib.sha256(msgspec.json.encode(shape, order="sorted")).hexdigest()
+
+
+def with_geometry(model: ModelFacts | None, entry: ModelEntry) -> ModelFacts | None:
+    """The model's header with the catalog's geometry over it; the geometry alone where no header is to be read."""
+    if not entry.geometry:
+        return model
+    known = model or msgspec.structs.replace(NOTHING_KNOWN, path=entry.path, name=entry.name)
+    return msgspec.structs.replace(known, **entry.geometry)
 
 
 def _model(name: str, where: str, model: str, raw: Mapping[str, Any]) -> ModelEntry:
     table = _table(name, where, raw, _MODEL_KEYS)
-    if not table.get("path"):
-        raise CatalogError(f"{name} {where} has no path; give the file as the agents see it")
+    if bool(table.get("path")) == bool(table.get("id")):
+        both = "both a path and an id" if table.get("path") else "no path"
+        raise CatalogError(f"{name} {where} has {both}; give the file as the agents see it, or the engine's id as id")
     engine = table.get("engine", "llamacpp")
+    trouble = ""
     if engine not in RULES:
-        raise CatalogError(f"{name} {where} engine is {engine!r}{_near(engine, RULES)}; known: {', '.join(RULES)}")
+        trouble = f"{where} engine is {engine!r}{_near(engine, RULES)}; known: {', '.join(RULES)}"
+    elif table.get("id") and rules(engine).reads_header:
+        trouble = f"{where} has id = {table['id']!r}, and {engine} reads a file: give its path"
     for alias in table.get("aliases", []):
         _check_name(name, f"{where} aliases", alias)
     profiles: dict[str, Profile] = {}
@@ -140,13 +218,42 @@ def _model(name: str, where: str, model: str, raw: Mapping[str, Any]) -> ModelEn
         inner = f"[models.{model}.profiles.{profile}]"
         _check_name(name, inner, profile)
         profiles[profile] = _profile(name, inner, _typed(name, inner, profile, value, _TABLE))
+    geometry = _table(name, f"{where} geometry", table.get("geometry", {}), _GEOMETRY_KEYS)
+    for key, value in geometry.items():
+        if isinstance(value, int) and value < 1:
+            raise CatalogError(f"{name} {where} geometry {key} is {value}; it must be at least 1")
     return ModelEntry(
         name=model,
-        path=table["path"],
+        path=table.get("path") or table["id"],
         engine=engine,
         aliases=tuple(table.get("aliases", ())),
         profiles=profiles,
+        geometry=dict(geometry),
+        scaling=_scaling(name, where, table.get("scaling", {}), profiles),
+        trouble=trouble,
     )
+
+
+def _scaling(name: str, where: str, raw: Mapping[str, Any], profiles: Mapping[str, Profile]) -> Scaling:
+    where = f"{where} scaling"
+    table = _table(name, where, raw, _SCALING_KEYS)
+    mode, profile = table.get("mode", MANUAL), table.get("profile", "")
+    if mode not in (MANUAL, ON_DEMAND):
+        raise CatalogError(f"{name} {where} mode is {mode!r}; it must be {MANUAL} or {ON_DEMAND}")
+    if profile and profile not in profiles:
+        raise CatalogError(f"{name} {where} profile is {profile!r}; its profiles: {', '.join(profiles) or 'none'}")
+    desired = table.get("desired", 0)
+    if not 0 <= desired <= 1000:
+        raise CatalogError(f"{name} {where} desired is {desired}, outside 0..1000")
+    if mode == MANUAL and ("idle_timeout" in table or "desired" in table):
+        key = "idle_timeout" if "idle_timeout" in table else "desired"
+        raise CatalogError(f"{name} {where} has {key} with mode {MANUAL!r}; say mode = {ON_DEMAND!r}, or leave it out")
+    if mode == ON_DEMAND and "idle_timeout" not in table:
+        raise CatalogError(f"{name} {where} is {ON_DEMAND} and has no idle_timeout; say after what, such as '30m'")
+    if mode == ON_DEMAND and len(profiles) > 1 and not profile:
+        raise CatalogError(f"{name} {where} is {ON_DEMAND} and names no profile of {', '.join(profiles)}")
+    idle = _duration(name, where, "idle_timeout", table["idle_timeout"]) if mode == ON_DEMAND else 0
+    return Scaling(mode=mode, idle_seconds=idle, desired=desired, profile=profile)
 
 
 def _profile(name: str, where: str, raw: Mapping[str, Any]) -> Profile:
@@ -154,6 +261,8 @@ def _profile(name: str, where: str, raw: Mapping[str, Any]) -> Profile:
     if "ranks" not in table:
         raise CatalogError(f"{name} {where} has no ranks; it is the number of shards, the leader included")
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    if "memory" in fields:
+        fields["memory"] = _size(name, where, "memory", fields["memory"])
     hosts = fields.get("hosts", ())
     if len(set(hosts)) != len(hosts):
         raise CatalogError(f"{name} {where} hosts names one host twice: {', '.join(hosts)}")
@@ -177,6 +286,8 @@ def _table(name: str, where: str, raw: Mapping[str, Any], keys: Mapping[str, str
 def _typed(name: str, where: str, key: str, value: Any, wanted: str) -> Any:
     """The value, when it is of the wanted type; of a list, when each element is."""
     found = _FOUND.get(type(value), f"a {type(value).__name__}")
+    if found == _WORDED.get(wanted):
+        return value
     if wanted in _ITEMS and isinstance(value, list):
         for index, item in enumerate(value):
             _typed(name, where, f"{key}[{index}]", item, _ITEMS[wanted])
@@ -184,6 +295,24 @@ def _typed(name: str, where: str, key: str, value: Any, wanted: str) -> Any:
     if found != wanted:
         raise CatalogError(f"{name} {where} {key} is {value!r}, which is {found}; it must be {wanted}")
     return value
+
+
+def _size(name: str, where: str, key: str, text: str) -> int:
+    """Bytes of a text such as ``512MiB``."""
+    match = re.fullmatch(r"(\d{1,19})\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
+    if match is None:
+        raise CatalogError(
+            f"{name} {where} {key} is {text!r}; write a whole number and B, KiB, MiB, GiB or TiB: '8GiB'"
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _duration(name: str, where: str, key: str, text: str) -> int:
+    """Seconds of a text such as ``30m``; at least one."""
+    match = re.fullmatch(r"([1-9]\d{0,7})\s*([smhd])", text.strip())
+    if match is None:
+        raise CatalogError(f"{name} {where} {key} is {text!r}; write a whole number and s, m, h or d, such as '30m'")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _check_name(name: str, where: str, text: str) -> None:

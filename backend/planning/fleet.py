@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from statistics import median_low
 
 import msgspec
@@ -18,7 +19,7 @@ HOST_MEMORY = "CPU"
 _ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
 
 
-class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
+class FleetFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The reports of the hosts that are live, why the others are not, and each agent's clock minus ours."""
 
     reports: tuple[HostReport, ...]
@@ -27,11 +28,30 @@ class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def report(self, host: str) -> HostReport | None:
         """The report of one host, or None when it is not live."""
-        return next((report for report in self.reports if report.host == host), None)
+        return self._by_host.get(host)
+
+    def same_machine(self, report: HostReport) -> tuple[HostReport, ...]:
+        """Every agent on the machine of one, itself included: they share its ports and its memory."""
+        return self._by_machine[machine_of(report)]
+
+    @cached_property
+    def _by_host(self) -> dict[str, HostReport]:
+        return {report.host: report for report in self.reports}
+
+    @cached_property
+    def _silent(self) -> dict[str, str]:
+        return {str(host): words for host, words in self.unreachable}
+
+    @cached_property
+    def _by_machine(self) -> dict[str, tuple[HostReport, ...]]:
+        machines: dict[str, list[HostReport]] = {}
+        for report in self.reports:
+            machines.setdefault(machine_of(report), []).append(report)
+        return {machine: tuple(reports) for machine, reports in machines.items()}
 
     def silence(self, host: str) -> str | None:
         """Why a host of the context is not live, or None."""
-        return next((words for name, words in self.unreachable if name == host), None)
+        return self._silent.get(host)
 
     @property
     def hosts(self) -> tuple[HostId, ...]:
@@ -42,6 +62,16 @@ class FleetFacts(msgspec.Struct, frozen=True, kw_only=True):
     def clock_median_ms(self) -> int:
         """The agents' median clock minus ours; 0 while no agent's clock is known."""
         return median_low(self.clock_offsets_ms.values()) if self.clock_offsets_ms else 0
+
+
+def machine_of(report: HostReport) -> str:
+    """What tells machines apart; an agent that names no boot is taken as a machine of its own."""
+    return report.facts.boot_id or report.host
+
+
+def is_shared(device: str) -> bool:
+    """Whether a device is shared by memory as a matter of course: the CPU is, a GPU is not."""
+    return device == HOST_MEMORY
 
 
 def engine_of(report: HostReport, engine: str) -> EngineFacts | None:
@@ -71,6 +101,24 @@ def available_memory(report: HostReport, name: str) -> int:
     if device is None:
         # A host may list only its GPUs; what a rank without a device takes still comes out of its memory.
         return report.facts.memory_free if name == HOST_MEMORY else 0
+    return max(min(device.total - device.committed, device.free - _untaken(report, name)), 0)
+
+
+def machine_memory(fleet: FleetFacts, report: HostReport) -> int:
+    """Bytes of a machine's memory that new shards of all its agents together may take.
+
+    Each agent there sees the whole memory as free, so what one has promised is still in what another one says.
+    """
+    together = fleet.same_machine(report)
+    devices = [device_of(each, HOST_MEMORY) for each in together]
+    free = min(
+        device.free if device else each.facts.memory_free for each, device in zip(together, devices, strict=True)
+    )
+    return max(0, free - sum(_untaken(each, HOST_MEMORY) for each in together))
+
+
+def _untaken(report: HostReport, name: str) -> int:
+    """Bytes promised of a device whose holders have not allocated them yet, so that its free memory is with them."""
     entities = report.entities
     untaken = sum(reservation.memory.get(name, 0) for reservation in entities.reservations.values())
     for shard in entities.shards.values():
@@ -78,7 +126,7 @@ def available_memory(report: HostReport, name: str) -> int:
         starting = state is None or (state.is_live and state not in _ALLOCATED)
         if shard.device == name and starting:
             untaken += shard.bound.memory
-    return max(min(device.total - device.committed, device.free - untaken), 0)
+    return untaken
 
 
 def taken_ports(report: HostReport, *, ended: bool = True) -> dict[Port, str]:
@@ -97,6 +145,41 @@ def taken_ports(report: HostReport, *, ended: bool = True) -> dict[Port, str]:
         if ended or state is None or not state.is_terminal:
             taken.update((port, f"used by {shard.node_id} ({shard.state})") for port in shard.ports)
     return taken
+
+
+def device_users(report: HostReport) -> dict[str, str]:
+    """Every device that somebody of this agent has, by name, with the holder in words."""
+    users: dict[str, str] = {}
+    for hold in report.entities.holds.values():
+        if hold.device:
+            users[hold.device] = f"held after {hold.node_id} until {hold.until or 'its proof'}"
+    for reservation in report.entities.reservations.values():
+        words = f"reserved for {reservation.replica} by {reservation.by}"
+        users.update((name, words) for name, memory in reservation.memory.items() if memory)
+    for shard in report.entities.shards.values():
+        state = shard_state(shard.state)
+        if state is None or state.is_live:
+            users[shard.device] = f"used by {shard.node_id} ({shard.state})"
+    return users
+
+
+def committed_budget(report: HostReport) -> tuple[int, int]:
+    """CPU cores and watts that live shards were promised, from the profiles of their load records.
+
+    What a process takes of them is not something that it reports, so the demand counts.
+    """
+    profiles = {
+        (record.plan.replica, int(record.plan.load_generation)): record.plan.profile
+        for record in report.entities.loads.values()
+    }
+    cores = power = 0
+    for shard in report.entities.shards.values():
+        state = shard_state(shard.state)
+        profile = profiles.get((shard.replica, int(shard.load_generation)))
+        if profile is not None and (state is None or state.is_live) and shard.layers is not None:
+            cores += profile.cpu_cores
+            power += profile.power
+    return cores, power
 
 
 def highest_generation(report: HostReport) -> int:

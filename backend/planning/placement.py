@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-from itertools import islice
 
 import msgspec
 
 from backend.contract.plans import Bound, Candidate, PlannedShard, Profile
-from backend.contract.reports import HostReport
 from backend.contract.words import Bytes, HostId, LoadGeneration, NodeGeneration, Port, ReplicaId, UnixMs, node_id
 from backend.planning.engines.rules import Seat
 from backend.planning.fleet import (
@@ -18,18 +15,25 @@ from backend.planning.fleet import (
     FleetFacts,
     available_memory,
     device_of,
-    engine_of,
     highest_generation,
+    is_shared,
     replica_ids,
-    taken_ports,
 )
+from backend.planning.inventory import Offer, matching_devices, offer_of
+from backend.planning.ports import PortBook
+
+_NAMED_AT_MOST = 3  # hosts that a reason names before it counts them
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The hosts of a plan, leader's first, and every host of the context with the reason for or against it."""
+    """The hosts of a plan, leader's first, and every host of the context with the reason for or against it.
+
+    ``seating`` is the host of every seat in rank order; empty without hosts.
+    """
 
     hosts: tuple[HostId, ...]
     candidates: tuple[Candidate, ...]
+    seating: tuple[HostId, ...]
 
 
 def choose_hosts(
@@ -43,68 +47,79 @@ def choose_hosts(
 ) -> Placement:
     """The hosts named, in their order; else the fewest that fit, those with the most free memory first.
 
-    ``first`` is the host that must lead when none is named: the model was read there.
+    Hosts of one fabric are preferred to a mix. ``first`` is the host that must lead when none is named: the model was
+    read there. Hosts that somebody named share the ranks evenly, as far as their devices go, whatever their memory.
     """
     if named:
         hosts = tuple(HostId(host) for host in named)
-        return Placement(hosts, _named_candidates(fleet, hosts))
-    able = [report for report in fleet.reports if not _unable(report, profile, engine)]
-    able.sort(key=lambda report: (report.host != first, -_room(report, profile, engine), report.host))
+        own = [offer_of(each, profile, engine) if (each := fleet.report(host)) else None for host in hosts]
+        limits = [each.most_ranks(profile, 0) if each and each.names else profile.ranks for each in own]
+        return Placement(hosts, _named_candidates(fleet, hosts), spread(hosts, seats, limits))
+    offers = [offer_of(report, profile, engine) for report in fleet.reports]
+    able = [offer for offer in offers if not offer.unable]
+    able.sort(key=lambda offer: (offer.host != first, -offer.room, offer.host))
+    chosen: list[Offer] | None = None
+    for group in _by_fabric(able, first):
+        fewest = _fewest(fleet, group, profile, seats, bounds)
+        if fewest is not None and (chosen is None or len(fewest) < len(chosen)):
+            chosen = fewest
     workers = sum(seat.takes_device for seat in seats)
-    chosen = [report.host for report in able[:1]]
-    for count in range(1, min(len(able), workers) + 1):
-        chosen = [report.host for report in able[:count]]
-        if _fits(able[:count], profile, engine, seats, bounds):
-            break
-    return Placement(tuple(chosen), _free_candidates(fleet, profile, engine, chosen))
+    if chosen is None:
+        chosen = _fewest(fleet, able, profile, seats, bounds) or able[: max(workers, 1)]
+    hosts = tuple(offer.host for offer in chosen)
+    seating = spread(hosts, seats, _limits(chosen, profile, seats, bounds))
+    return Placement(hosts, _free_candidates(fleet, profile, offers, hosts), seating)
 
 
-def spread(hosts: Sequence[HostId], seats: Sequence[Seat]) -> tuple[HostId, ...]:
-    """The host of every seat: rank 0 on the first, the workers in order over all, neighbours together.
+def spread(hosts: Sequence[HostId], seats: Sequence[Seat], limits: Sequence[int] | None = None) -> tuple[HostId, ...]:
+    """The host of every seat: rank 0 on the first, the others in order over all, neighbours together.
 
-    With fewer workers than hosts the leader's host holds none.
+    A leader that computes nothing leaves its host to others when there are hosts enough. With ``limits``, the most
+    computing ranks of each host, what is too much for one goes to the next that has room; where all have too little
+    it stays even.
     """
-    if not hosts:
+    if not hosts or not seats:
         return ()
-    workers = [seat.rank for seat in seats if seat.rank > 0]
-    over = hosts if len(workers) >= len(hosts) else hosts[len(hosts) - len(workers) :]
-    return (hosts[0], *(over[index * len(over) // len(workers)] for index in range(len(workers))))
-
-
-def matching_devices(report: HostReport, engine: str, wanted: str) -> tuple[str, ...]:
-    """Devices of a host for a profile's ``device``: an exact name, or names and patterns (``CUDA*``) by commas."""
-    installed = engine_of(report, engine)
-    names = installed.devices if installed else ()
-    patterns = [pattern.strip() for pattern in wanted.split(",")]
-    return tuple(dict.fromkeys(name for pattern in patterns for name in names if fnmatchcase(name, pattern)))
+    moving = [seat for seat in seats if seat.rank > 0 or seat.takes_device]
+    apart = len(seats) - len(moving)
+    first = 0 if len(moving) >= len(hosts) or not apart else len(hosts) - len(moving)
+    over, counts = hosts[first:], []
+    for index in range(len(over)):
+        share = [n for n in range(len(moving)) if n * len(over) // len(moving) == index]
+        counts.append(len(share))
+    if limits is not None:
+        counts = _within(counts, limits[first:])
+    return (*hosts[:apart], *(host for host, count in zip(over, counts, strict=True) for _ in range(count)))
 
 
 def seat_shards(
     fleet: FleetFacts,
     profile: Profile,
     engine: str,
-    hosts: Sequence[HostId],
+    seating: Sequence[HostId],
     seats: Sequence[Seat],
     bounds: Sequence[Bound],
     replica: ReplicaId,
     generation: LoadGeneration,
 ) -> tuple[PlannedShard, ...]:
-    """Every seat with host, device, address and ports. What a silent host would give stays empty."""
+    """Every seat with host, devices, address and ports. What a silent host would give stays empty."""
+    reports = {host: fleet.report(host) for host in dict.fromkeys(seating)}
+    takers = {
+        host: _Devices(profile, offer_of(report, profile, engine), engine)
+        for host, report in reports.items()
+        if report is not None
+    }
+    ports = PortBook(fleet)
     shards: list[PlannedShard] = []
-    next_device: dict[HostId, int] = {}
-    given: dict[str, set[Port]] = {}
-    for seat, host, bound in zip(seats, spread(hosts, seats), bounds, strict=False):
-        report = fleet.report(host)
-        device = HOST_MEMORY
+    for seat, host, bound in zip(seats, seating, bounds, strict=False):
+        report = reports[host]
+        names: tuple[str, ...] = (HOST_MEMORY,)
         if seat.takes_device:
-            names = matching_devices(report, engine, profile.device) if report else ()
-            index = next_device.get(host, 0)
-            next_device[host] = index + 1
-            device = names[index % len(names)] if names else profile.device
-        facts = device_of(report, device) if report else None
+            names = takers[host].take() if host in takers else (profile.device,)
+        facts = [device_of(report, name) for name in names] if report else []
         wanted = Port(profile.port) if profile.port is not None and seat.rank == 0 else None
-        ports = _take_ports(fleet, report, seat.ports, wanted, given) if report else ()
-        left = available_memory(report, device) if report and facts else 0
+        left = sum(available_memory(report, name) for name in names) if report and all(facts) else 0
+        uuids = tuple(each.uuid for each in facts if each is not None)
         shards.append(
             PlannedShard(
                 rank=seat.rank,
@@ -112,13 +127,15 @@ def seat_shards(
                 node_id=node_id(replica, seat.rank),
                 node_generation=NodeGeneration(generation),
                 role=seat.role,
-                device=device,
-                device_uuid=facts.uuid if facts else "",
+                device=names[0],
+                device_uuid=uuids[0] if uuids else "",
                 layers=seat.layers,
                 holds_output=seat.holds_output,
-                ports=ports,
+                ports=ports.take(report, seat.ports, wanted) if report and seat.ports else (),
                 advertise=report.facts.advertise if report else "",
                 bound=msgspec.structs.replace(bound, limit=Bytes(max(0, left))),
+                devices=names if len(names) > 1 else (),
+                device_uuids=uuids if len(names) > 1 else (),
             )
         )
     return tuple(shards)
@@ -143,88 +160,143 @@ def mint_generation(fleet: FleetFacts, now: UnixMs, floor: int = 0) -> LoadGener
     return LoadGeneration(max(now, max(believable, default=0) + 1))
 
 
-def _take_ports(
-    fleet: FleetFacts, report: HostReport, count: int, wanted: Port | None, given: dict[str, set[Port]]
-) -> tuple[Port, ...]:
-    """The wanted port, or the lowest free ones of the host's range; fewer than ``count`` when the range is used up.
+class _Devices:
+    """Hands out the devices of one host: a GPU once, what is shared again and again.
 
-    Agents that share a machine share its ports: what one of them has, no other can bind.
+    Where too few are left the taken ones are named once more, so that the guards can say what speaks against it.
     """
-    machine = report.facts.boot_id or report.host
-    ours = given.setdefault(machine, set())
-    if wanted is not None:
-        ours.add(wanted)
-        return (wanted,)
-    taken = {port for other in fleet.reports if _is_same_machine(other, report) for port in taken_ports(other)}
-    first, last = report.facts.ports
-    free = (Port(number) for number in range(first, last + 1) if number not in taken and number not in ours)
-    ports = tuple(islice(free, count))
-    ours.update(ports)
-    return ports
+
+    def __init__(self, profile: Profile, offer: Offer, engine: str) -> None:
+        self._profile = profile
+        self._shared = [name for name in offer.names if profile.share_device or is_shared(name)]
+        self._alone = [name for name in offer.names if name not in self._shared]
+        self._all = list(offer.names) or list(matching_devices(offer.report, engine, profile.device))
+        self._given = 0
+
+    def take(self) -> tuple[str, ...]:
+        count = self._profile.devices
+        names, self._alone = self._alone[:count], self._alone[count:]
+        again = self._shared or self._all or [self._profile.device]
+        while len(names) < count:
+            names.append(again[self._given % len(again)])
+            self._given += 1
+        return tuple(dict.fromkeys(names))
 
 
-def _is_same_machine(one: HostReport, other: HostReport) -> bool:
-    return one.host == other.host or (one.facts.boot_id == other.facts.boot_id != "")
+def _within(counts: list[int], limits: Sequence[int]) -> list[int]:
+    """The same number of ranks with none over its limit; unchanged when the limits are too small together."""
+    if sum(limits) < sum(counts):
+        return counts
+    kept = [min(count, limit) for count, limit in zip(counts, limits, strict=True)]
+    over = sum(counts) - sum(kept)
+    for index, limit in enumerate(limits):
+        more = min(over, limit - kept[index])
+        kept[index] += more
+        over -= more
+    return kept
 
 
-def _unable(report: HostReport, profile: Profile, engine: str) -> str:
-    """Why a host cannot take part at all, or nothing."""
-    facts = report.facts
-    installed = engine_of(report, engine)
-    if facts.refuses_loads:
-        return f"refuses loads: {facts.refuses_loads}"
-    if facts.journal != "ok":
-        return f"its journal is {facts.journal}"
-    if installed is None:
-        return f"has no {engine}"
-    if not matching_devices(report, engine, profile.device):
-        return f"{engine} there has {', '.join(installed.devices) or 'no device'}, not {profile.device}"
-    return ""
+def _biggest(seats: Sequence[Seat], bounds: Sequence[Bound]) -> int:
+    """Bytes of the largest computing rank."""
+    return max((bound.memory for seat, bound in zip(seats, bounds, strict=False) if seat.takes_device), default=0)
 
 
-def _room(report: HostReport, profile: Profile, engine: str) -> int:
-    return sum(available_memory(report, name) for name in matching_devices(report, engine, profile.device))
+def _beside(seats: Sequence[Seat], bounds: Sequence[Bound]) -> int:
+    """Bytes that a leader which computes nothing takes of its host."""
+    return sum(bound.memory for seat, bound in zip(seats, bounds, strict=False) if not seat.takes_device)
+
+
+def _by_fabric(able: Sequence[Offer], first: str | None) -> list[list[Offer]]:
+    """The hosts of each fabric, in their order; only those of the host that must lead when there is one."""
+    groups: dict[str, list[Offer]] = {}
+    for offer in able:
+        groups.setdefault(offer.report.facts.fabric, []).append(offer)
+    held = [group for group in groups.values() if any(offer.host == first for offer in group)]
+    return held or list(groups.values())
+
+
+def _fewest(
+    fleet: FleetFacts, able: Sequence[Offer], profile: Profile, seats: Sequence[Seat], bounds: Sequence[Bound]
+) -> list[Offer] | None:
+    """The fewest of these hosts, taken in their order, that have room for every rank."""
+    workers = sum(seat.takes_device for seat in seats)
+    limits = _limits(able[:workers], profile, seats, bounds)
+    room = 0
+    for count, limit in enumerate(limits, start=1):
+        room += limit
+        if room >= workers and _fits(fleet, able[:count], profile, seats, bounds, limits[:count]):
+            return list(able[:count])
+    return None
+
+
+def _limits(
+    offers: Sequence[Offer], profile: Profile, seats: Sequence[Seat], bounds: Sequence[Bound]
+) -> tuple[int, ...]:
+    """The most computing ranks of each host; the first has the leader beside them."""
+    biggest, beside = _biggest(seats, bounds), _beside(seats, bounds)
+    return tuple(offer.most_ranks(profile, biggest, beside if n == 0 else 0) for n, offer in enumerate(offers))
 
 
 def _fits(
-    reports: Sequence[HostReport], profile: Profile, engine: str, seats: Sequence[Seat], bounds: Sequence[Bound]
+    fleet: FleetFacts,
+    offers: Sequence[Offer],
+    profile: Profile,
+    seats: Sequence[Seat],
+    bounds: Sequence[Bound],
+    limits: Sequence[int],
 ) -> bool:
-    """Whether these hosts have a device for every worker and memory for every bound."""
-    by_host = {report.host: report for report in reports}
+    """Whether these hosts have devices, memory, budgets and ports for every rank."""
+    by_host = {offer.host: offer for offer in offers}
+    takers = {host: _Devices(profile, offer, "") for host, offer in by_host.items()}
     need: dict[tuple[HostId, str], int] = {}
-    used: dict[HostId, int] = {}
-    for seat, host, bound in zip(seats, spread(list(by_host), seats), bounds, strict=False):
-        device = HOST_MEMORY
+    ranks: dict[HostId, int] = {}
+    bands: dict[tuple[HostId, int], int] = {}
+    given: set[tuple[HostId, str]] = set()
+    for seat, host, bound in zip(seats, spread(list(by_host), seats, limits), bounds, strict=False):
+        names: tuple[str, ...] = (HOST_MEMORY,)
         if seat.takes_device:
-            names = matching_devices(by_host[host], engine, profile.device)
-            index = used.get(host, 0)
-            used[host] = index + 1
-            if index >= len(names) and HOST_MEMORY not in names:
+            names = takers[host].take()
+            ranks[host] = ranks.get(host, 0) + 1
+            alone = [(host, name) for name in names if not (profile.share_device or is_shared(name))]
+            if given.intersection(alone) or len(names) < profile.devices:
                 return False
-            device = names[index % len(names)]
-        need[host, device] = need.get((host, device), 0) + bound.memory
-    return all(size <= available_memory(by_host[host], device) for (host, device), size in need.items())
+            given.update(alone)
+        for name in names:
+            need[host, name] = need.get((host, name), 0) + -(-bound.memory // len(names))
+        if seat.ports:
+            bands[host, seat.ports] = bands.get((host, seat.ports), 0) + 1
+    if any(ranks.get(host, 0) > offer.most_ranks(profile, 0) for host, offer in by_host.items()):
+        return False
+    if any(size > by_host[host].memory.get(name, 0) for (host, name), size in need.items()):
+        return False
+    ports = PortBook(fleet)
+    return all(ports.has_room(by_host[host].report, size, count) for (host, size), count in bands.items())
 
 
 def _named_candidates(fleet: FleetFacts, named: Sequence[HostId]) -> tuple[Candidate, ...]:
     found = [Candidate(host, True, f"named, number {index + 1} of {len(named)}") for index, host in enumerate(named)]
     others = [host for host in fleet.hosts if host not in named]
-    return (*found, *(Candidate(host, False, f"not named; named: {', '.join(named)}") for host in others))
+    return (*found, *(Candidate(host, False, f"not named; named: {_listed(named)}") for host in others))
 
 
 def _free_candidates(
-    fleet: FleetFacts, profile: Profile, engine: str, chosen: Sequence[HostId]
+    fleet: FleetFacts, profile: Profile, offers: Sequence[Offer], chosen: Sequence[HostId]
 ) -> tuple[Candidate, ...]:
-    rooms = {report.host: _room(report, profile, engine) for report in fleet.reports}
-    found = [Candidate(host, True, f"{_gib(rooms[host])} free on {profile.device}") for host in chosen]
-    for host in (host for host in fleet.hosts if host not in chosen):
-        report = fleet.report(host)
-        if report is None:
+    by_host = {offer.host: offer for offer in offers}
+    taken = set(chosen)
+    found = [Candidate(host, True, f"{_gib(by_host[host].room)} free on {profile.device}") for host in chosen]
+    for host in (host for host in fleet.hosts if host not in taken):
+        offer = by_host.get(host)
+        if offer is None:
             reason = f"unreachable: {fleet.silence(host) or 'no report'}"
-        elif not (reason := _unable(report, profile, engine)):
-            reason = f"not needed: {_gib(rooms[host])} free on {profile.device}, and {', '.join(chosen)} come first"
+        elif not (reason := offer.unable):
+            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {_listed(chosen)} come first"
         found.append(Candidate(host, False, reason))
     return tuple(found)
+
+
+def _listed(hosts: Sequence[HostId]) -> str:
+    return ", ".join(hosts) if len(hosts) <= _NAMED_AT_MOST else f"{len(hosts)} others"
 
 
 def _gib(size: int) -> str:

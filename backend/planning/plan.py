@@ -6,17 +6,20 @@ from typing import Protocol
 
 import msgspec
 
-from backend.contract.findings import Finding, refuse
+from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, Fact, Plan, Profile, plan_digest, sealed
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId, UnixMs
-from backend.planning.catalog import Catalog, fingerprint
+from backend.planning.catalog import Catalog, fingerprint, with_geometry
 from backend.planning.engines import EngineRules, Seat, rules
-from backend.planning.engines.rules import unknown_bounds
+from backend.planning.engines.rules import NOTHING_KNOWN, demanded, unknown_bounds
 from backend.planning.fleet import FleetFacts, engine_of
 from backend.planning.guards import Situation, run_guards
+from backend.planning.guards.devices import device_moved
 from backend.planning.guards.numbers import generation_differs, generation_not_above
+from backend.planning.guards.replicas import replica_known
+from backend.planning.guards.shape import endpoints_of, layers_of, ranks_of
 from backend.planning.placement import Placement, choose_hosts, mint_generation, next_replica_id, seat_shards
 
 
@@ -33,8 +36,13 @@ class PlanRequest(Protocol):
 
 
 def model_hosts(catalog: Catalog, fleet: FleetFacts, request: PlanRequest) -> tuple[HostId, ...]:
-    """Where the model's header should be read, best first: the host that will lead. Raises UnknownModel."""
+    """Where the model's header should be read, best first: the host that will lead. Raises UnknownModel.
+
+    Empty for an engine that reads none.
+    """
     entry, _, profile = catalog.resolve(request.target)
+    if not rules(entry.engine).reads_header:
+        return ()
     named = request.hosts or profile.hosts
     if named:
         return tuple(HostId(host) for host in named[:1] if fleet.report(host) is not None)
@@ -55,15 +63,18 @@ def plan(
     model_words: str = "",
     model_host: HostId | None = None,
     generation_floor: int = 0,
+    version: str = "",
 ) -> Plan:
     """Everything that loading ``request`` would do, with every finding, sealed.
 
     ``model`` is the header as read at ``model_host``; None with the reason in ``model_words``. ``generation_floor`` is
-    the highest generation known from elsewhere (ledgers). Raises UnknownModel for a target that is not in the catalog;
-    everything else that is wrong is a finding.
+    the highest generation known from elsewhere (ledgers), ``version`` that of the program that asks. Raises
+    UnknownModel for a target that is not in the catalog or cannot be used; everything else that is wrong is a finding.
     """
     entry, profile_name, profile = catalog.resolve(request.target)
     engine = rules(entry.engine)
+    if model is not None or not engine.reads_header:
+        model = with_geometry(model, entry)
     named = tuple(dict.fromkeys(request.hosts or profile.hosts))
     seats = engine.seats(profile, model)
     bounds = _bounds(engine, profile, model, seats)
@@ -80,7 +91,7 @@ def plan(
         profile_fingerprint=fingerprint(profile),
         engine=entry.engine,
         load_generation=generation,
-        shards=seat_shards(fleet, profile, entry.engine, placement.hosts, seats, bounds, replica, generation),
+        shards=seat_shards(fleet, profile, entry.engine, placement.seating, seats, bounds, replica, generation),
         phases=engine.phases(profile, bounds),
         facts=_facts(fleet, placement, entry.engine),
         candidates=placement.candidates,
@@ -96,6 +107,8 @@ def plan(
         model=model,
         model_words=model_words,
         now_unix_ms=now_unix_ms,
+        version=version,
+        catalog_stale=catalog.stale,
     )
     return sealed(msgspec.structs.replace(draft, findings=run_guards(situation)))
 
@@ -114,6 +127,9 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
             )
         )
     found += generation_differs(saved)
+    found += [*ranks_of(saved), *layers_of(saved), *endpoints_of(saved, fleet)]
+    found += [*replica_known(saved, fleet), *device_moved(saved, fleet)]
+    found += _incomplete(saved)
     for fact in saved.facts:
         report = fleet.report(fact.host)
         if report is None:
@@ -131,6 +147,33 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
         found += _stale(fact, report, now.release if now else "no release")
         found += generation_not_above(saved, report)
     return tuple(found)
+
+
+def _incomplete(saved: Plan) -> list[Finding]:
+    """A plan without shards would load nothing and call it done; without its facts nothing could be seen to move."""
+    known = {fact.host for fact in saved.facts}
+    found = [
+        refuse(
+            "plan.incomplete",
+            host,
+            expected=f"a fact about each host of the plan: {', '.join(saved.hosts)}",
+            found=f"none about {host}",
+            remedy="Nobody could tell what moved there since. Plan again instead of editing.",
+        )
+        for host in saved.hosts
+        if host not in known
+    ]
+    if not saved.shards:
+        found.append(
+            refuse(
+                "plan.incomplete",
+                saved.replica,
+                expected=f"{saved.profile.ranks} shards, from ranks = {saved.profile.ranks}",
+                found="none",
+                remedy="It would load nothing and call that done. Plan again.",
+            )
+        )
+    return found
 
 
 def _stale(fact: Fact, report: HostReport, release: str) -> list[Finding]:
@@ -152,11 +195,18 @@ def _stale(fact: Fact, report: HostReport, release: str) -> list[Finding]:
 def _bounds(
     engine: EngineRules, profile: Profile, model: ModelFacts | None, seats: tuple[Seat, ...]
 ) -> tuple[Bound, ...]:
-    """The bound of every seat; unknown ones while the model is, or its layers or options do not add up."""
+    """The bound of every seat; unknown ones while the model is, or its layers or options do not add up.
+
+    A rank that computes is planned with at least the profile's ``memory``.
+    """
     counts = tuple(seat.layers[1] - seat.layers[0] for seat in seats if seat.layers is not None)
-    if model is None or not counts or engine.check_options(profile):
-        return unknown_bounds(len(seats))
-    return engine.bounds(model, profile, counts)
+    sound = not has_refusal(engine.check_options(profile)) and (model is None or not engine.check_shape(profile, model))
+    if not sound or (engine.reads_header and (model is None or not counts)):
+        bounds = unknown_bounds(len(seats))
+    else:
+        bounds = engine.bounds(model or NOTHING_KNOWN, profile, counts)
+    pairs = zip(seats, bounds, strict=True)
+    return tuple(demanded(bound, profile.memory) if seat.takes_device else bound for seat, bound in pairs)
 
 
 def _facts(fleet: FleetFacts, placement: Placement, engine: str) -> tuple[Fact, ...]:

@@ -77,6 +77,23 @@ def host_facts(view: HostView) -> dict[str, Any]:
         "round_trip_ms": view.round_trip_ms,
         "journal": facts.journal if facts else None,
         "refuses_loads": (facts.refuses_loads or None) if facts else None,
+        "illnesses": facts.illnesses if facts else None,
+        "holds": [
+            {
+                "node_id": hold.node_id,
+                "generation": hold.load_generation,
+                "kind": hold.kind,
+                "ports": hold.ports,
+                "device": hold.device or None,
+                "memory": hold.memory if hold.device else None,
+                "until": hold.until,
+                "at_unix_ms": hold.at_unix_ms,
+            }
+            for _, hold in sorted(view.entities.holds.items())
+        ]
+        if facts
+        else None,
+        "foreign": facts.foreign if facts else None,
         "memory_total": facts.memory_total if facts else None,
         "memory_free": facts.memory_free if facts else None,
         "devices": [
@@ -122,5 +139,9 @@ def operation_facts(view: OperationView) -> dict[str, Any]:
         "ended_unix_ms": view.ended_unix_ms,
         "load_generation": view.load_generation,
         "exit_code": view.exit_code,
+        "context": view.context or None,
+        "targets": view.targets,
+        "options": view.options,
+        "plan_digest": view.plan.digest if view.plan else None,
         "steps": view.steps,
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from console.commands.door import opened, require_a_host, silent_hosts, state_of
-from console.commands.exits import DONE, INTERRUPTED, UNREACHABLE
-from console.commands.output import look_for, note, print_json, print_json_line, print_lines
+from console.commands.door import ANSWER_SECONDS, ask, opened, require_a_host, settle, silent_hosts, state_of
+from console.commands.exits import DONE, FAILED, INTERRUPTED, UNREACHABLE, no_such, refused
+from console.commands.output import look_for, note, print_json, print_json_line, print_lines, say
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
@@ -19,17 +20,22 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 _PAST_SECONDS = 5.0
+_VERIFY_SECONDS = 900.0
 _PAUSE = 0.05
 
 
-@click.command(short_help="Print what happened on every host.")
+@click.group(invoke_without_command=True, short_help="Print what happened on every host; verify, export, fork.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens; with --json one object per line.")
 @click.option(
     "--tail", "-n", type=click.IntRange(0), default=100, show_default=True, help="How many records to begin with."
 )
 @fleet_command
 def journal(settings: Settings, tail: int, *, follow: bool) -> int:
-    """Print the newest journal records of all hosts in the order of their time."""
+    """Print the newest journal records of all hosts in the order of their time, or look after the journals."""
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = settings
+        return DONE
     with opened(settings) as backend:
         require_a_host(state_of(backend))
         lines = _up_to_now(backend)
@@ -43,6 +49,138 @@ def journal(settings: Settings, tail: int, *, follow: bool) -> int:
             return UNREACHABLE if silent else DONE
         _print_each(settings, newest)
         return _follow(backend, settings, lines[-1].index if lines else 0)
+
+
+@journal.command()
+@click.argument("hosts", nargs=-1)
+@fleet_command
+def verify(settings: Settings, hosts: tuple[str, ...]) -> int:
+    """Read every byte of the journal of each HOST (all without one) and check it. Exit code 5: one is damaged."""
+    found, code = _ask_each(settings, hosts, "verify", _VERIFY_SECONDS)
+    if any(not facts.get("is_sound", True) for facts in found.values()):
+        code = FAILED
+    if settings.as_json:
+        print_json(found)
+        return code
+    for host, facts in found.items():
+        if "error" in facts:
+            say(f"{host}: {facts['error']}")
+        elif facts["is_sound"]:
+            say(
+                f"{host}: sound; {facts['records']} records {facts['oldest_seq']} to {facts['head_seq']} in "
+                f"{facts['segments']} segments ({facts['sealed']} sealed), {_mib(facts['bytes'])}, "
+                f"{facts['seconds']:.1f} s"
+            )
+        else:
+            say(f"{host}: {facts['words']}")
+    return code
+
+
+@journal.command()
+@click.argument("hosts", nargs=-1)
+@fleet_command
+def stats(settings: Settings, hosts: tuple[str, ...]) -> int:
+    """Say what there is of the journal of each HOST (all without one)."""
+    found, code = _ask_each(settings, hosts, "stats", ANSWER_SECONDS)
+    if settings.as_json:
+        print_json(found)
+        return code
+    for host, facts in found.items():
+        if "error" in facts:
+            say(f"{host}: {facts['error']}")
+            continue
+        sealed = sum(segment["sealed"] for segment in facts["segments"])
+        say(
+            f"{host}: records {facts['oldest_seq']} to {facts['head_seq']}, journal_epoch {facts['journal_epoch']}, "
+            f"{len(facts['segments'])} segments ({sealed} sealed), {_mib(facts['bytes'])}; last sync "
+            f"{facts['last_sync_seconds'] * 1000:.1f} ms; health: {facts['health']}"
+        )
+    return code
+
+
+@journal.command()
+@click.argument("host")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Begin behind this record.")
+@fleet_command
+def export(settings: Settings, host: str, after: int) -> int:
+    """Print every record that HOST keeps, whole, as one JSON object per line."""
+    from backend.api import AskJournal
+
+    with opened(settings) as backend:
+        _require_host(backend, host)
+        while True:
+            request = AskJournal(host=host, question="export", after=after)
+            value = settle(ask(backend, request)).value
+            for record in value["records"]:
+                print_json_line({"host": host, **record})
+            if not value["records"] or value["next"] >= value["head_seq"]:
+                return DONE
+            after = int(value["next"])
+
+
+@journal.command()
+@click.argument("host")
+@click.option("--accept-loss", is_flag=True, help="Give up what cannot be read of the journal. Needed.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
+@fleet_command
+def fork(settings: Settings, host: str, *, accept_loss: bool, yes: bool) -> int:
+    """Begin a new journal_epoch at HOST, whose journal is damaged. The old files are kept there; engines run on."""
+    from backend.api import ForkJournalRequest
+
+    if not accept_loss:
+        raise refused(
+            f"a fork gives up what cannot be read of the journal of {host}. See what that is with ringtop journal "
+            f"verify {host}; when it is meant, say --accept-loss."
+        )
+    with opened(settings) as backend:
+        _require_host(backend, host)
+        if not yes:
+            _confirm(settings, host)
+        answer = settle(ask(backend, ForkJournalRequest(host=host, accept_loss=True)))
+    if settings.as_json:
+        print_json({"host": host, "words": answer.words})
+    else:
+        say(f"{host}: {answer.words}")
+    return DONE
+
+
+def _confirm(settings: Settings, host: str) -> None:
+    if settings.as_json or not sys.stdin.isatty():
+        raise refused("a fork is confirmed at a terminal; here, say --yes")
+    say(f"What cannot be read of the journal of {host} is given up for good. Engines run on.", err=True)
+    if click.prompt(f"Type {host} to go on", err=True, default="", show_default=False).strip() != host:
+        raise refused("not confirmed; nothing was changed")
+
+
+def _ask_each(
+    settings: Settings, hosts: tuple[str, ...], question: Literal["verify", "stats"], seconds: float
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """What each host says of its journal, and the exit code of the worst that was not said."""
+    from backend.api import AskJournal
+
+    found: dict[str, dict[str, Any]] = {}
+    code = DONE
+    with opened(settings) as backend:
+        for host in hosts:
+            _require_host(backend, host)
+        for host in hosts or sorted(state_of(backend).hosts):
+            answer = ask(backend, AskJournal(host=host, question=question), seconds)
+            if answer.exit_code == DONE:
+                found[host] = answer.value
+            else:
+                found[host] = {"error": answer.words, "exit_code": answer.exit_code}
+                code = max(code, answer.exit_code)
+    return found, code
+
+
+def _require_host(backend: Backend, host: str) -> None:
+    known = state_of(backend).hosts
+    if host not in known:
+        raise no_such("host", host, known)
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"
 
 
 def _up_to_now(backend: Backend) -> list[JournalLine]:

@@ -9,7 +9,7 @@ import click
 
 from console.commands.door import ask, opened, require_a_host, settle, state_of
 from console.commands.exits import DONE, INTERRUPTED, no_such
-from console.commands.output import print_json, print_json_line, say
+from console.commands.output import note, print_json, print_json_line, say
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ _PAUSE = 0.5
     metavar="BYTES",
     help="How much of the end to begin with.",
 )
+@click.option("--previous", is_flag=True, help="What the run before the present one printed.")
 @fleet_command
-def logs(settings: Settings, shard: str, tail: int, *, follow: bool) -> int:
+def logs(settings: Settings, shard: str, tail: int, *, follow: bool, previous: bool) -> int:
     """Print the engine output of SHARD, such as tiny-1/0, as its host keeps it."""
+    if follow and previous:
+        raise click.UsageError("the previous run is over: --previous cannot be followed")
     with opened(settings) as backend:
         _require_shard(backend, shard)
-        printer = _Printer(settings, shard, is_stream=follow)
+        printer = _Printer(settings, shard, is_stream=follow, is_previous=previous)
         offset = printer.read(backend, -tail)
         if not follow:
             printer.end()
@@ -62,9 +65,11 @@ def _require_shard(backend: Backend, shard: str) -> None:
 class _Printer:
     """Prints pieces of a log as they are read; people see whole lines only, so that no line is cut in two."""
 
-    def __init__(self, settings: Settings, shard: str, *, is_stream: bool) -> None:
+    def __init__(self, settings: Settings, shard: str, *, is_stream: bool, is_previous: bool = False) -> None:
         self._settings = settings
         self._is_stream = is_stream
+        self._is_previous = is_previous
+        self._generation: int | None = None
         self._shard = shard
         self._begun = ""
         self._pieces: list[str] = []
@@ -75,9 +80,16 @@ class _Printer:
         from backend.api import LogRequest
 
         while True:
-            request = LogRequest(node_id=self._shard, offset=offset, limit=_MOST)
+            request = LogRequest(node_id=self._shard, offset=offset, limit=_MOST, previous=self._is_previous)
             value = settle(ask(backend, request)).value
             text, offset = str(value["text"]), int(value["offset"])
+            if self._generation not in (None, value.get("generation")):
+                note(f"ringtop: {self._shard} was loaded again; what follows is of generation {value['generation']}")
+                offset, self._generation = 0, int(value["generation"])
+                continue
+            self._generation = value.get("generation")
+            if value.get("skipped"):
+                note(f"ringtop: {value['skipped']} bytes were rotated away before they were read")
             self._offset = offset
             self._take(text)
             if not text or offset >= int(value["size"]):
@@ -89,7 +101,8 @@ class _Printer:
             say(self._begun)
             self._begun = ""
         if self._settings.as_json and not self._is_stream:
-            print_json({"node_id": self._shard, "text": "".join(self._pieces), "offset": self._offset})
+            value = {"node_id": self._shard, "generation": self._generation, "text": "".join(self._pieces)}
+            print_json({**value, "offset": self._offset})
 
     def _take(self, text: str) -> None:
         if self._settings.as_json and self._is_stream:

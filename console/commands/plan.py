@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.door import ask, opened, require_a_host, settle, state_of
+from console.commands.door import ask, chosen_context, opened, require_a_host, settle, state_of
 from console.commands.exits import PENDING, REFUSED, CommandFailed, refused
 from console.commands.output import look_for, print_json, print_lines, say, screen_width
 from console.commands.settings import Settings, fleet_command, split_target
@@ -21,12 +21,29 @@ if TYPE_CHECKING:
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host may be used; may be repeated.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also save the plan here.")
 @click.option("--derivation", is_flag=True, help="Show how every bound was derived.")
+@click.option("--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Plan on this snapshot; ask nobody.")
+@click.option("--catalog", type=click.Path(path_type=Path, dir_okay=False), help="With --fleet: this catalog.")
 @fleet_command
-def plan(settings: Settings, target: str, hosts: tuple[str, ...], output: Path | None, *, derivation: bool) -> int:
+def plan(
+    settings: Settings,
+    target: str,
+    hosts: tuple[str, ...],
+    output: Path | None,
+    fleet: Path | None,
+    catalog: Path | None,
+    *,
+    derivation: bool,
+) -> int:
     """Plan a load of MODEL[:PROFILE] and change nothing.
 
     Exits with 1 when the plan can be loaded (changes are pending) and with 2 when a guard refuses it.
     """
+    if fleet is not None:
+        return _plan_offline(settings, target, hosts, output, fleet, catalog, derivation=derivation)
+    if catalog is not None:
+        raise refused(
+            "--catalog goes with --fleet only: with a fleet, the context's own catalog is what is loaded from"
+        )
     with opened(settings) as backend:
         made = make_plan(backend, target, hosts)
         if output is not None:
@@ -37,6 +54,33 @@ def plan(settings: Settings, target: str, hosts: tuple[str, ...], output: Path |
             show_plan(backend, settings, made, derivation=derivation)
     if output is not None and not settings.as_json:
         say(f"Saved as {output}; load it with: ringtop load --plan {output}")
+    return REFUSED if made.is_refused else PENDING
+
+
+def _plan_offline(
+    settings: Settings,
+    target: str,
+    hosts: tuple[str, ...],
+    output: Path | None,
+    fleet: Path,
+    catalog: Path | None,
+    *,
+    derivation: bool,
+) -> int:
+    """The same on a snapshot: nobody is asked, and the plan is of the moment when the snapshot was taken."""
+    from backend.api import PaperRefused, plan_on_paper
+    from console.render.plan import plan_lines
+
+    try:
+        made = plan_on_paper(fleet, catalog or chosen_context(settings).catalog_path, split_target(target), hosts)
+    except PaperRefused as error:
+        raise refused(str(error)) from error
+    if output is not None:
+        save_plan(made, output)
+    if settings.as_json:
+        print_json(made)
+    else:
+        print_lines(plan_lines(made, None, look_for(settings), screen_width(), derivation=derivation))
     return REFUSED if made.is_refused else PENDING
 
 

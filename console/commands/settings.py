@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import click
 
 from console.commands.exits import refused
+from console.spans import LONGEST_SECONDS, parse_span
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST_TARGET = 127  # two names of at most 63, and the colon
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,10 @@ class Duration(click.ParamType[float]):
         if isinstance(value, (int, float)):
             return float(value)
         text = str(value).strip()
-        unit = _UNITS.get(text[-1:].lower())
-        digits = text[:-1] if unit else text
-        seconds = 0.0
-        try:
-            for part in digits.split(":") if unit is None else [digits]:
-                seconds = seconds * 60 + float(part)
-        except ValueError:
+        seconds = parse_span(text)
+        if seconds is None:
             self.fail(f"{text!r} is no length of time; write 90s, 2m, 2:00 or 1h", param, ctx)
-        seconds *= unit or 1.0
-        if not 0 < seconds <= 30 * 86_400:
+        if not 0 < seconds <= LONGEST_SECONDS:
             self.fail(f"{text!r} is outside what can be waited for; write more than 0 and at most 30d", param, ctx)
         return seconds
 
@@ -81,10 +76,28 @@ def fleet_command(command: F) -> F:
 
 
 def choose_home(home: Path | None) -> Path | None:
-    """Make this the home of this process and of those it starts; None leaves it as it is."""
+    """Make this the home of this process and of those it starts; None leaves it as it is.
+
+    Raises for a home that no folder can have, named here or in ``RINGTOP_HOME``: a longer name than the system takes,
+    or that of a user who does not exist.
+    """
+    named = str(home) if home is not None else os.environ.get("RINGTOP_HOME", "")
+    if not named:
+        return None
+    try:
+        chosen = Path(named).expanduser().absolute()
+        (chosen / "ledger").exists()
+    except OSError as error:
+        raise refused(
+            f"the home {named[:80]!r}… cannot be: {error.strerror}. Set RINGTOP_HOME to another one."
+        ) from error
+    except RuntimeError as error:
+        raise refused(
+            f"the home {named!r} begins with a user whom this machine does not know. Set RINGTOP_HOME or --home to an "
+            "absolute path."
+        ) from error
     if home is None:
         return None
-    chosen = home.expanduser().absolute()
     os.environ["RINGTOP_HOME"] = str(chosen)
     return chosen
 
@@ -92,6 +105,8 @@ def choose_home(home: Path | None) -> Path | None:
 def split_target(text: str) -> str:
     """A ``MODEL[:PROFILE]``, checked for shape only."""
     model, colon, profile = text.partition(":")
+    if len(text) > _LONGEST_TARGET:
+        raise refused(f"{text[:40]!r}… has {len(text)} characters; no MODEL:PROFILE is longer than {_LONGEST_TARGET}")
     if not model or (colon and not profile):
         raise refused(f"{text!r} is no MODEL or MODEL:PROFILE; for example tiny:two-host")
     return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.api import FleetState
 from console.actions import ACTIONS, Selection, key_name, refusal
 from console.render.cells import Line, Look, cell, line, line_text
+from console.render.drift import open_drifts
 from console.render.values import clock, plural
 from console.safe_text import cut, width_of
 
@@ -29,16 +30,25 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
         pieces.append(cell("   READ-ONLY", "header.warn"))
     if running:
         pieces.append(cell(f"   {running} running", "header"))
-    if state.drifts:
-        pieces.append(cell(f"   {plural(len(state.drifts), 'drift')}", "header.alarm"))
-    waits = any(host.state.value == "connecting" for host in state.hosts.values())
-    word = "live" if live else "connecting" if waits else "no host is live" if state.hosts else "no hosts"
+    if drifts := open_drifts(state):
+        pieces.append(cell(f"   {plural(drifts, 'drift')}", "header.alarm"))
+    word = "live" if live else _silence(state)
     tail = [
         cell(f"{word}   ", "header" if live else "header.warn"),
         cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
     ]
     room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
     return (*pieces, cell(" " * max(1, room), "header"), *tail)
+
+
+def _silence(state: FleetState) -> str:
+    """Why nothing is live: how many hosts are known not to answer, and whether the others are still being asked."""
+    if not state.hosts:
+        return "no hosts"
+    waiting = sum(1 for host in state.hosts.values() if host.state.value == "connecting")
+    silent = len(state.hosts) - waiting
+    words = ["connecting"] if waiting else []
+    return ", ".join([*words, f"unreachable {silent}/{len(state.hosts)}"] if silent else words)
 
 
 def banner_words(state: FleetState | None, stamp: float, look: Look) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, HostView
+from backend.api import FleetState, Hold, HostFacts, HostView, Illness
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
-from console.render.values import age_note, ago, duration, number, size
+from console.render.values import age_note, ago, duration, number, plural, size
 from console.render.words import state_cell
 
 COLUMNS = (
@@ -38,11 +38,20 @@ def _live_shards(view: HostView) -> int:
 def host_words(view: HostView, look: Look) -> str:
     """Why a host is not live, what it refuses, how long it has been silent."""
     notes = [view.words]
-    if view.facts is not None and view.facts.refuses_loads:
-        notes.append(f"refuses loads: {view.facts.refuses_loads}")
+    if view.facts is not None:
+        if view.facts.refuses_loads:
+            notes.append(f"refuses loads: {view.facts.refuses_loads}")
+        notes += [_illness_words(ill) for ill in view.facts.illnesses if ill.words not in view.facts.refuses_loads]
+        if view.facts.foreign:
+            notes.append(plural(len(view.facts.foreign), "foreign engine"))
     if view.state.value == "live":
         notes.append(age_note(view.heard_at, look))
     return "  ".join(note for note in notes if note)
+
+
+def _illness_words(ill: Illness) -> str:
+    """An illness in a table: what and of what; the host's page has all of its words."""
+    return f"{ill.kind} ({ill.subject})" if ill.subject else ill.kind
 
 
 def host_cells(view: HostView, look: Look) -> Line:
@@ -61,8 +70,12 @@ def host_cells(view: HostView, look: Look) -> Line:
         devices,
         free,
         clock_cell(view.clock_offset_ms),
-        cell(host_words(view, look), "note" if view.state.value == "live" else "state.warn"),
+        cell(host_words(view, look), "note" if view.state.value == "live" and not _is_ill(view) else "state.warn"),
     )
+
+
+def _is_ill(view: HostView) -> bool:
+    return view.facts is not None and bool(view.facts.refuses_loads or view.facts.illnesses)
 
 
 def host_table(state: FleetState, look: Look) -> Table:
@@ -86,15 +99,49 @@ def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
             clock_cell(view.clock_offset_ms),
         ),
     ]
+    if view.facts is not None:
+        lines += _illness_lines(view.facts, look)
     lines += _fact_lines(view)
+    if view.facts is not None:
+        lines += _foreign_lines(view.facts, look)
     lines += [
-        line(cell("hold ", "state.warn"), f"{hold.kind} of {hold.node_id}, until {hold.until or 'proven free'}")
+        line(cell("hold ", "state.warn"), f"{_held(hold)} of {hold.node_id}, until {hold.until or 'proven free'}")
         for hold in view.entities.holds.values()
     ]
     lines += [
         line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present
     ]
     return [each for each in lines if any(piece.text for piece in each)]
+
+
+def _held(hold: Hold) -> str:
+    """What is kept back: ports by number, memory by size; the kind alone for anything else."""
+    if hold.ports:
+        return plural(len(hold.ports), "port") + " " + ", ".join(str(port) for port in hold.ports)
+    if hold.memory:
+        return f"{size(hold.memory)} of {hold.device}"
+    return f"{hold.kind} {hold.device}".rstrip()
+
+
+def _illness_lines(facts: HostFacts, look: Look) -> list[Line]:
+    return [
+        line(
+            cell(ill.kind, "alarm" if ill.refuses_loads else "state.warn"),
+            f"  {ill.words}  {ago(ill.since_unix_ms, look)}{'  refuses loads' if ill.refuses_loads else ''}",
+        )
+        for ill in facts.illnesses
+    ]
+
+
+def _foreign_lines(facts: HostFacts, look: Look) -> list[Line]:
+    """Engines that somebody else started: nothing here touches them."""
+    lines = []
+    for process in facts.foreign:
+        ports = f"  port {', '.join(str(port) for port in process.ports)}" if process.ports else ""
+        who = f"process {process.pid} of {process.user or '?'}, started {ago(process.started_unix_ms, look)}"
+        words = f"  {who}{ports}  {size(process.memory)}  {process.model}".rstrip()
+        lines.append(line(cell(f"foreign {process.program}", "state.warn"), words))
+    return lines
 
 
 def _fact_lines(view: HostView) -> list[Line]:

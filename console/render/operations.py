@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from backend.api import FleetState, OperationView
 from console.render.cells import Column, Line, Look, Row, Table, cell, line, wrapped
 from console.render.values import clock, duration
-from console.render.words import state_cell
+from console.render.words import ENDED, state_cell
 from console.safe_text import safe_text, width_of
 
 COLUMNS = (
@@ -16,6 +18,10 @@ COLUMNS = (
     Column("TOOK", "right", drop=2),
     Column("BY", drop=1),
     Column("LAST", flex=True, least=10),
+)
+OFFERS = (
+    "Any operator may go on: ringtop op resume {id}; take it back: ringtop op rollback {id}; or close it by what the "
+    "fleet says: ringtop op settle {id}"
 )
 
 
@@ -35,29 +41,57 @@ def operation_words(view: OperationView) -> str:
 def operation_table(state: FleetState, look: Look) -> Table:
     """All operations, the newest first."""
     newest = sorted(state.operations.values(), key=lambda each: (each.started_unix_ms, each.id), reverse=True)
-    rows = tuple(
-        Row(
-            view.id,
-            (
-                cell(clock(view.started_unix_ms, look), "note"),
-                cell(view.kind),
-                cell(view.subject, "name"),
-                state_cell(view.state),
-                cell(_took(view), "plain", "right"),
-                cell(view.by),
-                cell(operation_words(view), "note"),
-            ),
-        )
-        for view in newest
-    )
+    rows = tuple(Row(view.id, _row(view, look)) for view in newest)
     return Table(COLUMNS, rows, "No operation has run. L loads a model.")
+
+
+def _row(view: OperationView, look: Look) -> Line:
+    return (
+        cell(clock(view.started_unix_ms, look), "note"),
+        cell(view.kind),
+        cell(view.subject, "name"),
+        state_cell(view.state),
+        cell(_took(view), "plain", "right"),
+        cell(view.by),
+        cell(operation_words(view), "note"),
+    )
+
+
+def ledger_table(operations: Iterable[OperationView], look: Look) -> Table:
+    """All operations of a home, oldest first, each with the id by which it is found."""
+    columns = (Column("OPERATION"), Column("CONTEXT", drop=3), *COLUMNS)
+    rows = tuple(
+        Row(view.id, (cell(view.id, "name"), cell(view.context or "?"), *_row(view, look))) for view in operations
+    )
+    return Table(columns, rows, "No operation was recorded here.")
+
+
+def needing_words(operations: Iterable[OperationView]) -> list[str]:
+    """What waits for a person: operations without an owner, and files that are damaged."""
+    words = []
+    for view in operations:
+        if view.state == "ownerless":
+            words.append(f"{view.kind} {view.subject} has no owner. {OFFERS.format(id=view.id)}")
+        elif view.state == "damaged":
+            words.append(f"{view.id} is {view.words}")
+    return words
 
 
 def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> list[Line]:
     """One operation with every step, in the order of its ledger."""
-    view = next((each for each in state.operations.values() if each.id == op_id), None)
+    view = find_operation(state, op_id)
     if view is None:
         return _answer_lines(state, op_id, width)
+    return [*head_lines(view, look, width), line(""), *step_lines(view, look, width)]
+
+
+def find_operation(state: FleetState, op_id: str) -> OperationView | None:
+    """The operation with this id, if there is one."""
+    return next((each for each in state.operations.values() if each.id == op_id), None)
+
+
+def head_lines(view: OperationView, look: Look, width: int, *, offer: str = OFFERS) -> list[Line]:
+    """What it is, how it stands, and what can be done when nobody runs it: by command, or as ``offer`` says."""
     out = [
         line(
             cell(f" {view.kind} {view.subject}  ", "name"),
@@ -69,13 +103,16 @@ def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> li
         line(cell(f" {view.id}", "note"), cell(f"  generation {view.load_generation}" if view.load_generation else "")),
     ]
     if view.words:
-        style = "alarm" if view.state in ("failed", "refused") else "plain"
+        style = "alarm" if view.state in ("failed", "refused", "damaged") else "plain"
         out += wrapped(view.words, width, 1, style)
     if view.state == "ownerless":
-        out += wrapped(
-            f"Its process is gone. Any operator may go on: ringtop op resume {view.id}", width, 1, "state.warn"
-        )
-    out.append(line(""))
+        out += wrapped(f"Its process is gone. {offer.format(id=view.id)}", width, 1, "state.warn")
+    return out
+
+
+def step_lines(view: OperationView, look: Look, width: int, *, whole: bool = False) -> list[Line]:
+    """Every step; ``whole`` with the further text that it has, such as the end of a rank's log."""
+    out: list[Line] = []
     targets = max([6, *(width_of(safe_text(step.target)) for step in view.steps)])
     for step in view.steps:
         lead = line(
@@ -88,7 +125,42 @@ def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> li
             out.append((*lead, cell(step.words, "note")))
         else:
             out += [lead, *wrapped(step.words, width, 12, "note")]
+        for text in step.lines if whole else ():
+            out += wrapped(text, width, 14, "quiet")
     return out
+
+
+def ledger_lines(view: OperationView, look: Look, width: int) -> list[Line]:
+    """The whole entry of one operation: what was decided, for which ranks, and every step with all its text."""
+    out = head_lines(view, look, width)
+    if view.context:
+        digest = f"   plan {view.plan.digest[:8]}" if view.plan is not None else ""
+        out.append(line(f" context {view.context}{digest}"))
+    options = "  ".join(
+        f"{name}: {value}" for name, value in sorted(view.options.items()) if value not in ("", None, [])
+    )
+    if options:
+        out += wrapped(f"options  {options}", width, 1)
+    for target in view.targets:
+        words = f"   rank {target.rank} on {target.host}  {target.node_id}  node generation {target.node_generation}"
+        out.append(line(words))
+    return [*out, line(""), *step_lines(view, look, width, whole=True)]
+
+
+def roll_back_words(view: OperationView, state: FleetState) -> str:
+    """What taking an operation back would do, in numbers."""
+    if view.kind == "drain":
+        return (
+            f"Cancels the drain of {view.subject} at {len({each.host for each in view.targets})} hosts; it serves on."
+        )
+    replica = next((each for each in state.replicas.values() if each.id == view.subject), None)
+    shards = replica.shards if replica is not None else ()
+    live = [s for s in shards if s.state not in ENDED and s.shard.load_generation == view.load_generation]
+    cuts = "" if replica is None or not replica.in_flight else f" This cuts {replica.in_flight} requests in flight."
+    return (
+        f"Stops every rank of {view.subject} that this {view.kind} started: {len(live)} of {len(view.targets)} are "
+        f"live now.{cuts}"
+    )
 
 
 def _answer_lines(state: FleetState, op_id: str, width: int) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, Plan, PlannedShard
+from backend.api import FleetState, GuardOnPaper, P4Bound, Plan, PlannedShard, Term
 from console.render.cells import (
     Cell,
     Column,
@@ -19,6 +19,16 @@ from console.render.cells import (
     wrapped,
 )
 from console.render.values import clock, duration, generation, number, plural, size
+
+_STEPS = {
+    "plan": "in the plan, from what the hosts have said",
+    "recheck": "before the first command leaves",
+    "check": "at every agent, before anything is started",
+    "start": "with the engines up, before weights are read",
+    "load": "until ready",
+}
+
+_REASONS_SHOWN = 12
 
 COLUMNS = (
     Column("RANK", "right"),
@@ -74,7 +84,7 @@ def plan_table(plan: Plan, state: FleetState | None) -> Table:
             (
                 right(shard.rank),
                 cell(shard.host, "name"),
-                cell(shard.device),
+                cell(" ".join(shard.all_devices)),
                 right(layers_of(shard.layers), "plain" if shard.layers else "quiet"),
                 right(f"{size(shard.bound.memory)}{_free(shard, state)}"),
                 cell(_ports(shard.ports)),
@@ -121,17 +131,55 @@ def finding_lines(plan: Plan, width: int) -> list[Line]:
 
 
 def _derivation_lines(plan: Plan, width: int) -> list[Line]:
-    """The terms behind the bounds, one block per different derivation."""
+    """The terms behind the bounds as trees, one block per different derivation."""
     out: list[Line] = []
-    seen: dict[tuple[str, ...], list[int]] = {}
+    seen: dict[tuple[Term, ...], list[int]] = {}
     for shard in plan.shards:
-        terms = tuple(f"{term.name} {number(term.value)} {term.unit} ({term.source})" for term in shard.bound.terms)
-        if terms:
-            seen.setdefault(terms, []).append(shard.rank)
+        if shard.bound.terms:
+            seen.setdefault(shard.bound.terms, []).append(shard.rank)
     for terms, ranks in seen.items():
         out.append(line(cell(f" {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}", "name")))
-        for term in terms:
-            out += wrapped(term, width, 3, "note")
+        out += term_lines(terms, width, 3)
+    return out
+
+
+def term_lines(terms: tuple[Term, ...], width: int, indent: int) -> list[Line]:
+    """Terms one below the other, each with what it is made of further in."""
+    out: list[Line] = []
+    for term in terms:
+        value = f"{number(term.value)} {term.unit}".rstrip()
+        out += wrapped(f"{term.name} {value} ({term.source})", width, indent, "note")
+        out += term_lines(term.terms, width, indent + 2)
+    return out
+
+
+def bound_lines(found: P4Bound, look: Look, width: int) -> list[Line]:
+    """A derived result bound: the number, whether it fits, where it comes from, and what would fit."""
+    verdict = cell("fits", "state.ready") if found.fits else cell("does not fit", "alarm")
+    most = f"{number(found.max_physical_result_bytes)} bytes"
+    out: list[Line] = [line(cell(f" {most}  ", "name"), verdict, f" {size(found.store_bytes)}")]
+    out += term_lines(found.terms, width, 3)
+    if not found.fitting_pairs:
+        return [*out, *wrapped("No n_batch fits this store.", width, 1, "alarm")]
+    out.append(line(cell(" N_BATCH  N_UBATCH UP TO  RESULT", "head")))
+    for pair in found.fitting_pairs:
+        result = number(pair.max_physical_result_bytes)
+        out.append(line(f" {pair.n_batch:>7}  {pair.n_ubatch:>14}  {result}"))
+    return out
+
+
+def guard_lines(guards: tuple[GuardOnPaper, ...], look: Look, width: int) -> list[Line]:
+    """The guards by the step at which each can first know."""
+    out: list[Line] = []
+    for step, title in _STEPS.items():
+        of_step = [guard for guard in guards if guard.step == step]
+        if of_step:
+            out.append(line(cell(f" {title}", "head")))
+        for guard in of_step:
+            style = "alarm" if guard.severity == "refuse" else "state.warn"
+            out.append(line(cell(f"  {guard.severity:<7}", style), cell(guard.id, "name")))
+            drift = f" One of the seven drifts: {guard.drift}." if guard.drift else ""
+            out += wrapped(f"Prevents {guard.prevents}. {guard.remedy} From {guard.source}.{drift}", width, 10)
     return out
 
 
@@ -150,6 +198,9 @@ def plan_lines(plan: Plan, state: FleetState | None, look: Look, width: int, *, 
         out += _derivation_lines(plan, width)
     out += finding_lines(plan, width)
     passed = [f"{each.host}: {each.reason}" for each in plan.candidates if not each.chosen]
+    if len(passed) > _REASONS_SHOWN:
+        more = f"and {number(len(passed) - _REASONS_SHOWN)} more hosts, all of them in --json"
+        passed = [*passed[:_REASONS_SHOWN], more]
     if passed:
         out += wrapped(f"not chosen  {'   '.join(passed)}", width, 1, "note")
     out += wrapped(takes_up_to(plan), width, 1)

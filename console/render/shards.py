@@ -43,8 +43,8 @@ def _memory(view: ShardView, look: Look) -> Cell:
 
 
 def _reported(view: ShardView, look: Look) -> Cell:
-    if view.shard.layers is None or (view.reported is None and view.state in ENDED):
-        return cell("-", "quiet")  # a rank without layers allocates nothing that could be compared
+    if view.reported is None and view.state in ENDED:
+        return cell("-", "quiet")
     reported = "" if view.reported is None else number(view.reported.weights + view.reported.kv)
     return agreement(view.bound, reported, look)
 
@@ -52,7 +52,6 @@ def _reported(view: ShardView, look: Look) -> Cell:
 def shard_cells(view: ShardView, look: Look) -> Line:
     """One shard: place, state, its node generation beside the replica's, its bound beside the engine's report."""
     shard = view.shard
-    holds_layers = shard.layers is not None
     derived = number(shard.bound.compared) if shard.bound.derived else "?"
     return (
         right(shard.rank),
@@ -60,7 +59,7 @@ def shard_cells(view: ShardView, look: Look) -> Line:
         cell(shard.device),
         state_cell(view.state),
         agreement(view.generation, str(shard.node_generation), look),
-        right(derived, "unknown" if derived == "?" else "plain") if holds_layers else right("-", "quiet"),
+        right(derived, "unknown" if derived == "?" else "plain"),
         _reported(view, look),
         _memory(view, look),
         cell(last_words(view, look), "alarm" if shard.exit is not None and view.state == "failed" else "note"),

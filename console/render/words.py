@@ -30,6 +30,7 @@ _STYLES = {
     "lost": "state.alarm",
     "refused": "state.alarm",
     "damaged journal": "state.alarm",
+    "damaged": "state.alarm",
     "quarantined": "state.alarm",
 }
 ENDED = frozenset({"stopped", "failed"})

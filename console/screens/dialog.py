@@ -30,6 +30,8 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     danger: Danger = "read"
     is_tall = False
+    moves = "j k"
+    """The keys that scroll or move here, for the line at the bottom."""
 
     @property
     def console(self) -> ConsoleApp:

@@ -185,8 +185,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
                     line(
                         cell(" tab", "key"),
                         cell(" fields  ", "footer"),
-                        cell("j k", "key"),
-                        cell(" scroll  ", "footer"),
+                        cell(getattr(self.app.screen, "moves", "j k"), "key"),
+                        cell(" move  ", "footer"),
                         cell("esc", "key"),
                         cell(" closes", "footer"),
                     )

@@ -1,4 +1,4 @@
-"""Screens that only show: help, ring, drift, host, shard, operations. Each is a pure function of the fleet state."""
+"""Screens that only show: help, ring, host, shard, operations. Each is a pure function of the fleet state."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 
-from backend.api import Answer, FleetState, LogRequest, ResumeOperation
+from backend.api import Answer, FleetState, LogRequest
 from console.render.cells import Line, Look, line
 from console.render.details import log_lines, shard_page
-from console.render.operations import operation_lines, operation_table
+from console.render.operations import find_operation, head_lines, operation_lines, operation_table, step_lines
 from console.screens.dialog import Dialog
+from console.screens.ownerless import OwnerlessDialog
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
 
 CLOSE = Choice("cancel", "escape", "Close")
+TAKEN_BACK = ("load", "drain")
+_RESUME, _ROLL_BACK, _SETTLE = (
+    Choice("resume", "R", "resume"),
+    Choice("roll-back", "B", "roll back"),
+    Choice("settle", "S", "settle"),
+)
+OFFERED = {True: (_RESUME, _ROLL_BACK, _SETTLE), False: (_RESUME, _SETTLE)}
+"""What is offered for an operation without an owner; what was stopped by an unload cannot be brought back."""
+_TO_THE_END = 1_000_000
 Writer = Callable[[FleetState, Look, int], list[Line]]
 
 
@@ -74,28 +84,49 @@ class ShardPage(Page):
 
 
 class OperationPage(Page):
-    """One operation, followed while it runs."""
+    """One operation: how it stands above, its steps below, the last one in sight unless somebody scrolls back."""
 
     def __init__(self, op_id: str, title: str = "") -> None:
         super().__init__(title or f"operation {op_id}", self._write)
         self._op_id = op_id
+        self._is_following = True
+
+    def body(self) -> ComposeResult:
+        """How it stands, then its steps."""
+        yield LineView(self.painter, id="head", classes="lines")
+        yield LineView(self.painter, id="body", classes="fill")
 
     def _write(self, state: FleetState, look: Look, width: int) -> list[Line]:
-        view = next((each for each in state.operations.values() if each.id == self._op_id), None)
-        is_ownerless = view is not None and view.state == "ownerless" and not state.read_only
-        self.choices.set_choices((CLOSE, Choice("resume", "R", "resume it")) if is_ownerless else (CLOSE,))
-        return operation_lines(state, self._op_id, look, width)
+        view = find_operation(state, self._op_id)
+        if view is None:
+            self.show_lines("#head", operation_lines(state, self._op_id, look, width))
+            return []
+        is_ours = view.state == "ownerless" and not state.read_only
+        self.choices.set_choices((CLOSE, *OFFERED[view.kind in TAKEN_BACK]) if is_ours else (CLOSE,))
+        self.show_lines("#head", [*head_lines(view, look, width, offer="Any operator may act on it."), line("")])
+        return step_lines(view, look, width, whole=view.state not in ("running", "ownerless"))
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """Write it again, and go on showing the last step when that was in sight."""
+        super().refresh_state(state, look)
+        if self._is_following:
+            self.call_after_refresh(self._to_the_end)
+
+    def _to_the_end(self) -> None:
+        if self._is_following and self.is_attached:
+            self.query_one("#body", LineView).scroll_by(_TO_THE_END)
+
+    def other_key(self, key: str) -> None:
+        """Scroll; back from the end it stands still, at the end it follows again."""
+        super().other_key(key)
+        self._is_following = self.query_one("#body", LineView).hidden_below == 0
 
     def taken(self, choice: Choice) -> None:
-        """Go on with an operation whose process is gone."""
+        """Resume, roll back or settle an operation whose process is gone; each asks once more."""
         state = self.console.state
-        view = (
-            None
-            if state is None
-            else next((each for each in state.operations.values() if each.id == self._op_id), None)
-        )
+        view = find_operation(state, self._op_id) if state is not None else None
         if view is not None and view.state == "ownerless":
-            self.console.submit(ResumeOperation(operation=view.id))
+            self.app.push_screen(OwnerlessDialog(choice.id, view.id))
 
 
 class OperationsScreen(Dialog):

@@ -51,7 +51,7 @@ class PromptDialog(Dialog):
         if self._waits:
             return [line(" Sent. Every rank has to pass it on.")]
         if self._answer is None:
-            return [line(cell(" Twelve tokens at most; it does not count as use.", "note"))]
+            return [line(cell(" Twelve tokens at most; it counts as use, as any request does.", "note"))]
         if self._answer.exit_code != 0:
             return wrapped(self._answer.words or "It failed without a word.", self.text_width, 1, "alarm")
         value = self._answer.value

@@ -49,8 +49,8 @@ class Grid(Widget, can_focus=True):
 
     @property
     def hidden_rows(self) -> int:
-        """How many rows do not fit on the screen."""
-        return max(0, len(self._rows) - self._room)
+        """How many rows do not fit on the screen; none before it has its place there."""
+        return 0 if not self.size else max(0, len(self._rows) - self._room)
 
     @property
     def _room(self) -> int:

@@ -38,6 +38,8 @@ class LineView(Widget):
         if len(old) != len(self._lines) and self.styles.height is not None and self.styles.height.is_auto:
             self.refresh(layout=True)
             return
+        if not self.size:  # not laid out yet, but its blank lines may be cached already
+            self.refresh()
         for y in range(self.size.height):
             index = self.top + y
             if old[index : index + 1] != self._lines[index : index + 1]:

@@ -129,6 +129,8 @@ async def test_a_wrong_nonce_gets_no_answer_and_does_not_end_the_probe() -> None
     await up.wait()
     words = await ports.dial_nonce("127.0.0.1", port, "n-2", SECONDS)
     assert words == f"127.0.0.1:{port} is the listener of another probe: it did not answer nonce n-2"
+    words = await ports.dial_nonce("127.0.0.1", port, "host-b rank 2-ff", SECONDS)
+    assert words == f"127.0.0.1:{port} is the listener of n, and host-b rank 2 was expected there"
     assert not heard.done()
     assert await ports.dial_nonce("127.0.0.1", port, "n-1", SECONDS) is None
     assert await heard is None

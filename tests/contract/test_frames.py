@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.contract.frames import MAX_DEPTH, MAX_FRAME_CHARS, FrameError, convert, decode_frame, encode_frame
+from backend.contract.frames import MAX_DEPTH, MAX_FRAME_CHARS, FrameError, Mirror, convert, decode_frame, encode_frame
 
 U64 = 2**64 - 1
 
@@ -138,3 +138,60 @@ def test_any_text_is_an_object_or_a_frame_error(text: str) -> None:
     except FrameError:
         return
     encode_frame(tree)
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """A type with room for anything."""
+
+    name: str
+    value: Any = None
+
+
+OWN: Mirror[Tree] = Mirror(Tree)
+
+
+VALUES = st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.text()
+
+
+@given(st.text(), st.recursive(VALUES, st.lists, max_leaves=9))
+def test_the_mirror_reads_what_this_release_writes_as_the_rules_do(name: str, value: object) -> None:
+    text = encode_frame(Tree(name, value))
+    assert OWN.read(text) == convert(decode_frame(text), Tree, "tree")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name":"a","name":"a","value":null}',
+        '{"name":"a","value":{"k":1,"k":1}}',
+        '{"name":"a","value":NaN}',
+        '{"name":"a","value":1e999}',
+        f'{{"name":"a","value":{U64 + 1}}}',
+        f'{{"name":"a","value":{"9" * 400}}}',
+        '{"name":"\\ud800","value":null}',
+        '{"name":"\ud800","value":null}',
+        '{"name":"a","value":null,"new":1}',
+        '{"name": "a","value":null}',
+        '{"value":null,"name":"a"}',
+        '{"name":7,"value":null}',
+        '{"name":"a"}',
+        "",
+    ],
+)
+def test_the_mirror_says_nothing_of_any_other_frame(text: str) -> None:
+    assert OWN.read(text) is None
+
+
+@pytest.mark.parametrize("name", ["plain", "9" * 40, "a [", "}]", '"[', "\\", '\\"{', "[]" * 40, "{" * 40])
+def test_the_mirror_counts_depth_and_never_the_brackets_in_a_text(name: str) -> None:
+    deep: list[Any] = []
+    for _ in range(MAX_DEPTH - 2):
+        deep = [deep]
+    assert OWN.read(encode_frame(Tree(name, deep))) == Tree(name, deep)
+    assert OWN.read(encode_frame(Tree(name, [deep]))) is None
+
+
+def test_the_mirror_keeps_the_limit_of_a_frame() -> None:
+    text = encode_frame(Tree("a" * 100))
+    assert OWN.read(text, len(text)) is not None
+    assert OWN.read(text, len(text) - 1) is None

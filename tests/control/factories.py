@@ -34,6 +34,7 @@ from backend.control.link_events import LinkUp
 
 GENERATION = LoadGeneration(1_764_412_800_123)
 MIB = 1_048_576
+RELEASE = "build 1, commit 7e4c0a9"
 REPLICA = ReplicaId("tiny-1")
 A, B = HostId("host-a"), HostId("host-b")
 HOST_OF_RANK = {0: A, 1: A, 2: B}
@@ -54,11 +55,11 @@ def a_shard(rank: int, state: str = "ready", *, host: HostId | None = None, **fi
         "load_generation": generation,
         "node_generation": NodeGeneration(generation),
         "engine": "llamacpp",
-        "release": "build 1, commit 7e4c0a9",
+        "release": RELEASE,
         "role": "leader" if rank == 0 else "worker",
         "device": "CPU",
         "device_uuid": "",
-        "layers": None if rank == 0 else (0, 2),
+        "layers": None if rank == 0 else (2 * rank - 2, 2 * rank),
         "ports": (Port(18_000 + rank),),
         "advertise": "127.0.0.1",
         "model": "tiny",
@@ -109,7 +110,7 @@ def a_plan(**fields: Any) -> Plan:
                 role="leader" if rank == 0 else "worker",
                 device="CPU",
                 device_uuid="",
-                layers=None if rank == 0 else (0, 2),
+                layers=None if rank == 0 else (2 * rank - 2, 2 * rank),
                 holds_output=rank == 2,
                 ports=(Port(18_000 + rank),),
                 advertise="127.0.0.1",
@@ -118,7 +119,7 @@ def a_plan(**fields: Any) -> Plan:
             for rank, host in HOST_OF_RANK.items()
         ),
         "phases": (PhaseBound("loading", 20.0, "20 s"),),
-        "facts": (Fact(A, "epoch-host-a", 0, "r"), Fact(B, "epoch-host-b", 0, "r")),
+        "facts": tuple(Fact(host, f"epoch-{host}", 0, RELEASE) for host in (A, B)),
         "candidates": (),
         "findings": (),
         "made_unix_ms": UnixMs(1),

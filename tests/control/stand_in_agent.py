@@ -41,8 +41,9 @@ from backend.contract.entities import Change, Drain, Entities, Exit, JournalReco
 from backend.contract.envelopes import SUBPROTOCOL, command_type, decode_command, encode, event_envelope
 from backend.contract.events import Answered, Event, Heartbeat, JournalBatch, Refused, Reported, Subscribed, Welcome
 from backend.contract.frames import tree_of
+from backend.contract.reports import EngineFacts
 from backend.contract.words import HostId, NodeId, OpId, ReplicaId, UnixMs
-from tests.control.factories import a_leader, a_shard, report_of
+from tests.control.factories import RELEASE, a_leader, a_shard, facts_of, report_of
 
 Answerer = Callable[[AnyCommand], Result | None]
 OK = Result(status="succeeded", resource_state="present")
@@ -189,7 +190,9 @@ class StandInAgent:
         await self.send(connection, event, command.op_id)
 
     async def _greet(self, connection: ServerConnection, hello: Hello) -> None:
-        report = report_of(self.says_host, self.entities, seq=len(self.journal))
+        engine = EngineFacts(engine="llamacpp", folder="", release=RELEASE, devices=("CPU",))
+        facts = msgspec.structs.replace(facts_of(self.says_host), engines=(engine,))
+        report = report_of(self.says_host, self.entities, seq=len(self.journal), facts=facts)
         welcome = Welcome(
             host=self.says_host,
             agent_epoch=report.agent_epoch,

@@ -152,14 +152,17 @@ async def test_a_host_that_goes_is_unreachable_and_one_that_returns_is_live(worl
     assert kinds == ["link.unreachable", "link.live"]
 
 
-async def test_a_catalog_that_breaks_is_said_and_comes_back(world: World, console: Console) -> None:
+async def test_a_catalog_that_breaks_is_said_and_the_last_good_one_stays(world: World, console: Console) -> None:
     backend = console.backend
     await wait_for(lambda: "tiny" in backend.state().models)
+    before = backend.state().models
     world.context.catalog_path.write_text("[models.tiny]\n")
     await wait_for(lambda: "has no path" in backend.state().catalog_words)
-    assert backend.state().models == {}
+    assert "as it was before that edit stays in use" in backend.state().catalog_words
+    assert backend.state().models == before
     world.context.catalog_path.write_text(CATALOG)
-    await wait_for(lambda: "tiny" in backend.state().models and not backend.state().catalog_words)
+    await wait_for(lambda: not backend.state().catalog_words)
+    assert backend.state().models == before
 
 
 # --- what is not taken --------------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ def test_a_saved_plan_is_read_back_and_an_edited_one_is_refused(tmp_path: Path) 
 
 async def test_a_load_runs_in_its_own_process_and_is_followed_by_its_ledger(world: World, console: Console) -> None:
     await wait_for(lambda: console.backend.state().hosts[world.a.host].facts is not None)
-    plan = a_plan(facts=())
+    plan = a_plan()
     answer = await console.answer(StartLoad(plan=plan, confirmed=plan.digest))
     assert (answer.exit_code, answer.words) == (0, answer.op_id)
     assert await console.ended(answer.op_id) == 0

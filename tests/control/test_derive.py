@@ -257,7 +257,7 @@ def test_r04_an_unknown_replica_is_adopted_with_what_its_host_reports() -> None:
 @given(st.permutations([0, 1, 2, 3, 4]))
 @settings(max_examples=60, deadline=None)
 def test_r05_the_order_of_reports_does_not_matter(order: list[int]) -> None:
-    models = {"tiny": ModelView("tiny", (), "llamacpp", "t", {"two-host": a_plan().profile})}
+    models = {"tiny": ModelView("tiny", (), "llamacpp", "tiny.gguf", {"two-host": a_plan().profile})}
     events: list[AnyFleetEvent] = [
         *WHOLE,
         operations(an_operation(state="succeeded", exit_code=0)),
@@ -406,8 +406,8 @@ def test_drifts_name_both_values_what_follows_and_what_to_do() -> None:
     drifts = {drift.what: drift for drift in fleet.state.drifts}
     assert set(drifts) == {"generation", "engine release", "advertised address"}
     generation = drifts["generation"]
-    assert generation.one == f"load record {GENERATION}"
-    assert generation.other == "registered at host-b 1"
+    assert (generation.one_source, generation.one) == ("load record", str(GENERATION))
+    assert (generation.other_source, generation.other) == ("registered at host-b", "1")
     assert generation.consequence.startswith("The leader stops at its first release")
     assert fleet.state.replicas[REPLICA].shards[2].generation == "differs"
     assert "host-a dials itself" in drifts["advertised address"].consequence
@@ -416,7 +416,7 @@ def test_drifts_name_both_values_what_follows_and_what_to_do() -> None:
 def test_a_profile_that_changed_is_drift_and_an_empty_catalog_says_nothing() -> None:
     fleet = folded(*WHOLE)
     assert fleet.state.drifts == ()
-    other = ModelView("tiny", (), "llamacpp", "t", {"two-host": Profile(ranks=3, context=1)})
+    other = ModelView("tiny", (), "llamacpp", "tiny.gguf", {"two-host": Profile(ranks=3, context=1)})
     changed_catalog = CatalogRead(at=1.0, unix_ms=UnixMs(1), models={"tiny": other}, words="")
     assert [drift.what for drift in folded(changed_catalog, fleet=fleet).state.drifts] == ["profile changed"]
     other = ModelView("else", (), "llamacpp", "t", {})

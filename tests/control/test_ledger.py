@@ -20,14 +20,15 @@ from backend.control.ledger import (
     Operation,
     OwnerLives,
     Step,
-    Target,
     create,
     has_owner,
     ledger_path,
+    mend,
     new_op_id,
     read_operation,
     reopen,
 )
+from backend.control.views import Target
 from tests.control.factories import GENERATION, A, a_plan
 
 APPENDER = """
@@ -182,7 +183,7 @@ def test_a_damaged_file_is_set_aside_and_shown_and_the_others_go_on(tmp_path: Pa
     path.write_bytes(lines[0] + b"#" + lines[1][1:] + lines[2])
     seen = LedgerReader(tmp_path).read()
     assert seen[OpId("load-1-aa")].state == "ownerless"
-    assert seen[OpId("load-2-bb")].state == "unknown"
+    assert seen[OpId("load-2-bb")].state == "damaged"
     assert "set aside" in seen[OpId("load-2-bb")].words
     assert "line 2 is damaged" in seen[OpId("load-2-bb")].words
     before = path.read_bytes()
@@ -216,3 +217,65 @@ def test_a_reader_takes_up_what_is_new_and_what_is_gone(tmp_path: Path) -> None:
     assert reader.read()[OpId("load-1-ab")] is first, "an ended operation is not read again"
     ledger_path(tmp_path / "ledger", OpId("load-1-ab")).unlink()
     assert reader.read() == {}
+
+
+def damaged(path: Path, number: int, *, at: int = 40) -> None:
+    """One byte of a line becomes another, as a bad block or an editor makes it."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    line = bytearray(lines[number - 1])
+    line[at] ^= 0x01
+    path.write_bytes(b"".join([*lines[: number - 1], bytes(line), *lines[number:]]))
+
+
+def four_lines(folder: Path) -> Path:
+    writer = create(folder, an_operation())
+    for words in ("first", "second", "third"):
+        writer.append(a_step(words))
+    writer.close()
+    return ledger_path(folder, OpId("load-1-ab"))
+
+
+@pytest.mark.parametrize("at", [2, 12, 20, 60, -3])
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_one_changed_byte_anywhere_in_a_line_is_damage_and_never_another_step(
+    tmp_path: Path, number: int, at: int
+) -> None:
+    path = four_lines(tmp_path)
+    damaged(path, number, at=at)
+    view = read_operation(path)
+    assert view.state == "damaged"
+    assert f"line {number} is damaged" in view.words
+    assert [step.words for step in view.steps] == ["first", "second", "third"][: number - 2]
+    assert view.targets == an_operation().targets, "what it was about is still told"
+
+
+def test_a_damaged_first_line_says_how_the_entry_is_written_anew(tmp_path: Path) -> None:
+    path = four_lines(tmp_path)
+    damaged(path, 1)
+    view = read_operation(path)
+    assert (view.state, view.targets) == ("damaged", ())
+    assert "ringtop ledger rebuild" in view.words
+
+
+def test_a_last_line_that_the_disk_never_got_is_torn_and_not_damaged(tmp_path: Path) -> None:
+    path = four_lines(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * 100 + b"\n")
+    assert [step.words for step in read_operation(path).steps] == ["first", "second", "third"]
+    reopen(tmp_path, OpId("load-1-ab")).close()
+    assert path.read_bytes() == whole
+
+
+def test_a_mended_file_keeps_what_can_be_read_and_the_damaged_one_beside_it(tmp_path: Path) -> None:
+    path = four_lines(tmp_path)
+    with pytest.raises(LedgerError, match="is not damaged"):
+        mend(tmp_path, OpId("load-1-ab"))
+    damaged(path, 3)
+    before = path.read_bytes()
+    aside = mend(tmp_path, OpId("load-1-ab"))
+    assert aside.read_bytes() == before
+    view = read_operation(path)
+    assert view.state == "ownerless"
+    assert [step.words for step in view.steps][:1] == ["first"]
+    assert "line 3 is damaged" in view.steps[-1].words
+    assert list(LedgerReader(tmp_path).read()) == ["load-1-ab"], "the file beside it is no ledger"

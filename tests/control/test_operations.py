@@ -26,12 +26,14 @@ from backend.contract.commands import (
 from backend.contract.entities import Drain, Result
 from backend.contract.findings import refuse
 from backend.contract.frames import tree_of
-from backend.contract.words import AgentAddress, NodeId, OpId, UnixMs
+from backend.contract.words import AgentAddress, HostId, NodeId, OpId, UnixMs
 from backend.control.contexts import Context
 from backend.control.ledger import Operation, create, ledger_path, read_operation
 from backend.control.operations import conduct as conduct_module
+from backend.control.operations import load as load_module
 from backend.control.operations import run_operation, spawn_operation
 from backend.control.operations import unload as unload_module
+from backend.control.operations.dialling import dials_of
 from backend.control.operations.load import targets_of
 from backend.control.views import OperationView
 from tests.control.factories import GENERATION, REPLICA, B, a_leader, a_plan, a_shard
@@ -161,6 +163,58 @@ async def test_an_address_that_cannot_be_dialled_refuses_the_load_with_the_remed
     assert "connection refused" in words
     assert "Set advertise in host-b's agent.toml" in words
     assert not world.heard(Load)
+
+
+async def test_one_hosts_refusal_does_not_hide_what_a_dial_finds_at_another(world: World) -> None:
+    finding = refuse("model.missing", "host-a", expected="tiny.gguf", found="nothing", remedy="Copy it.")
+    value = {"findings": [tree_of(finding)]}
+    world.b.rules["check"] = lambda command: Result(status="succeeded", resource_state="absent", value=value)
+    plan = a_plan()
+    third = msgspec.structs.replace(plan.shards[1], host=HostId("host-b"))
+    assert dials_of(msgspec.structs.replace(plan, shards=(plan.shards[0], third, plan.shards[2])), {B}) == []
+    assert [worker.rank for _, worker in dials_of(plan, set())] == [2]
+    world.write()
+    assert await world.run() == 2
+    assert not world.heard(ProbeListen), "a host that has refused is not dialled"
+
+
+async def test_a_host_that_cannot_listen_at_its_own_address_is_told_so(world: World) -> None:
+    deaf = {"heard": False, "words": "port 18002 at 127.0.0.1 is in use by another process"}
+    silent = {"answered": False, "words": "connection refused"}
+    world.b.rules["probe.listen"] = lambda command: Result(status="succeeded", resource_state="absent", value=deaf)
+    world.a.rules["probe.dial"] = lambda command: Result(status="succeeded", resource_state="absent", value=silent)
+    world.write()
+    assert await world.run() == 2
+    words = world.view().words
+    assert "address.unlistenable tiny-1/2: host-b could not listen there: port 18002 at 127.0.0.1 is in use" in words
+    assert "Free the port" in words
+
+
+async def test_a_nonce_says_whom_it_is_for_and_is_never_used_twice(world: World) -> None:
+    world.write()
+    assert await world.run() == 0
+    (listen,) = world.b.commands(ProbeListen)
+    assert listen.nonce.startswith("host-b rank 2-")
+    assert len(listen.nonce) > len("host-b rank 2-") + 12
+
+
+async def test_a_rank_that_never_answers_is_named_with_its_phase_and_the_formula_of_the_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begins(command: Any) -> None:
+        await world.b.record("loading", shard=a_shard(2, "loading", words="3 of 9 layers"))
+
+    def silence(command: Any) -> None:
+        running.append(asyncio.get_running_loop().create_task(begins(command)))
+
+    running: list[asyncio.Task[None]] = []
+    world.b.rules["load"] = silence
+    monkeypatch.setattr(load_module, "SLACK_SECONDS", -18.0)
+    world.write()
+    assert await world.run() == 3
+    assert "rank 2 on host-b: host-b gave no answer to load" in world.view().words
+    assert "which is loading 20 s (20 s) + -18 s on the way" in world.view().words
+    assert "its agent last said: loading, 3 of 9 layers" in world.view().words
 
 
 async def test_one_failed_rank_takes_the_others_back_and_keeps_every_ranks_words_and_log(world: World) -> None:

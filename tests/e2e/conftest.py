@@ -12,6 +12,11 @@ from tests.e2e.fleet import CATALOG, Fleet, port_blocks
 _BLOCKS = port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
 
 
+def next_block() -> int:
+    """The first of 80 ports that no other fleet of this process has."""
+    return next(_BLOCKS)
+
+
 @pytest.fixture
 def make_fleet() -> Iterator[Callable[..., Fleet]]:
     """Makes fleets whose agents are not started yet; every one is closed at the end."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from backend.contract.plans import Profile
-from backend.planning.catalog import CatalogError, UnknownModel, fingerprint, parse_catalog, read_catalog
+from backend.planning.catalog import (
+    CatalogError,
+    Scaling,
+    UnknownModel,
+    fingerprint,
+    parse_catalog,
+    read_catalog,
+    with_geometry,
+)
+from tests.planning.worlds import a_model
 
 GOOD = """
 [models.tiny]
@@ -87,7 +97,6 @@ def test_an_unknown_target_names_what_is_known(target: str, words: str) -> None:
         ("[models.a]\npath = 3", r"\[models.a\] path is 3, which is an integer; it must be a text"),
         ("[models.a]\nengine = 'llamacpp'", r"\[models.a\] has no path"),
         ("[models.a]\npath = 'x'\nengin = 'x'", r"unknown key 'engin' \(did you mean 'engine'\?\); allowed: path, "),
-        ("[models.a]\npath = 'x'\nengine = 'llamacp'", r"engine is 'llamacp' \(did you mean 'llamacpp'\?\); known: ll"),
         ("[models.a]\npath = 'x'\naliases = ['y', 3]", r"aliases\[1\] is 3, which is an integer; it must be a text"),
         ("[models.a]\npath = 'x'\naliases = 'y'", r"aliases is 'y', which is a text; it must be a list of texts"),
         ("[models.a]\npath = 'x'\n[models.b]\npath = 'y'\naliases = ['a']", r"'a' belongs to both a and b"),
@@ -107,6 +116,26 @@ def test_an_unknown_target_names_what_is_known(target: str, words: str) -> None:
         ("[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\ncontext = 1.5", r"1.5, which is a decimal number"),
         ("[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\nhosts = ['h', 'h']", r"one host twice"),
         ("[models.a\n", r"is not TOML"),
+        ("[models.a]\npath = 'x'\nid = 'y'", r"has both a path and an id"),
+        ("[models.a]\npath = 'x'\ngeometry = { n_layr = 3 }", r"did you mean 'n_layer'"),
+        ("[models.a]\npath = 'x'\ngeometry = { cut_tensors = 0 }", r"cut_tensors is 0; it must be at least 1"),
+        (
+            "[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\nmemory = 8",
+            r"8, which is an integer; it must be a s",
+        ),
+        ("[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\nmemory = '8 GB'", r"'8 GB'; write a whole number"),
+        ("[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\ndevices = 0", r"devices is 0, outside 1"),
+        ("[models.a]\npath = 'x'\nscaling = { mode = 'auto' }", r"mode is 'auto'; it must be manual or on_demand"),
+        ("[models.a]\npath = 'x'\nscaling = { mode = 'on_demand' }", r"has no idle_timeout; say after what"),
+        ("[models.a]\npath = 'x'\nscaling = { desired = 2 }", r"has desired with mode 'manual'"),
+        (
+            "[models.a]\npath = 'x'\nscaling = { mode = 'on_demand', idle_timeout = '10' }",
+            r"idle_timeout is '10'; write a whole number and s, m, h or d",
+        ),
+        (
+            "[models.a]\npath = 'x'\nscaling = { mode = 'on_demand', idle_timeout = '1m', profile = 'q' }",
+            r"profile is 'q'; its profiles: none",
+        ),
     ],
 )
 def test_a_catalog_that_is_wrong_says_where_and_what_is_allowed(text: str, words: str) -> None:
@@ -135,5 +164,86 @@ def test_a_fingerprint_changes_with_every_field_and_with_nothing_else() -> None:
     profile = parse_catalog(GOOD, "catalog.toml").resolve("tiny")[2]
     again = parse_catalog(GOOD.replace('flash_attn = "on", cram = 64', 'cram = 64, flash_attn = "on"'), "b.toml")
     assert fingerprint(again.resolve("tiny")[2]) == fingerprint(profile)
-    for name, value in {"ranks": 4, "context": 4096, "options": {}, "hosts": ("host-a",), "threads": 2}.items():
+    changes: dict[str, Any] = {"ranks": 4, "context": 4096, "options": {}, "hosts": ("host-a",), "threads": 2}
+    changes |= {"devices": 2, "memory": 1, "cpu_cores": 1, "power": 1, "weight": 1, "pool": "a", "fabric": "b"}
+    changes |= {"ranks_per_host": 1, "share_device": True}
+    for name, value in changes.items():
         assert fingerprint(msgspec.structs.replace(profile, **{name: value})) != fingerprint(profile), name
+
+
+WHOLE = """
+[models.step37]
+path = "/models/step37.gguf"
+engine = "p4"
+geometry = { cut_tensors = 2, cut_row_bytes = 32768 }
+scaling = { mode = "on_demand", idle_timeout = "30m", desired = 1, profile = "wide" }
+[models.step37.profiles.wide]
+ranks = 4
+devices = 1
+ranks_per_host = 2
+memory = "12GiB"
+cpu_cores = 4
+power = 300
+weight = 20
+pool = "night"
+fabric = "ib0"
+share_device = true
+[models.step37.profiles.narrow]
+ranks = 2
+
+[models.glm]
+id = "org/glm-5"
+engine = "vllm"
+[models.glm.profiles.pair]
+ranks = 2
+devices = 4
+device = "CUDA*"
+
+[models.odd]
+path = "odd.bin"
+engine = "llamacp"
+[models.odd.profiles.one]
+ranks = 1
+"""
+
+
+def test_a_profile_says_what_it_takes_and_where_it_may_go() -> None:
+    entry, _, profile = parse_catalog(WHOLE, "catalog.toml").resolve("step37:wide")
+    assert (profile.memory, profile.cpu_cores, profile.power, profile.weight) == (12 * 2**30, 4, 300, 20)
+    assert (profile.devices, profile.ranks_per_host, profile.pool, profile.fabric) == (1, 2, "night", "ib0")
+    assert profile.share_device
+    assert entry.scaling == Scaling(mode="on_demand", idle_seconds=1800, desired=1, profile="wide")
+    assert parse_catalog(GOOD, "c").resolve("tiny")[0].scaling == Scaling()
+
+
+def test_a_model_is_a_file_or_an_id_as_its_engine_takes_it() -> None:
+    catalog = parse_catalog(WHOLE, "catalog.toml")
+    assert catalog.resolve("glm")[0].path == "org/glm-5"
+    text = "[models.a]\nid = 'org/a'\n[models.a.profiles.p]\nranks = 1"
+    with pytest.raises(UnknownModel, match=r"model a cannot be used: .*id = 'org/a', and llamacpp reads a file"):
+        parse_catalog(text, "c").resolve("a")
+
+
+def test_a_model_of_an_unknown_engine_is_unusable_with_words_and_the_others_go_on() -> None:
+    catalog = parse_catalog(WHOLE, "catalog.toml")
+    assert catalog.resolve("step37:narrow")[2].ranks == 2
+    with pytest.raises(
+        UnknownModel, match=r"model odd cannot be used: .*'llamacp' \(did you mean 'llamacpp'\?\); known"
+    ):
+        catalog.resolve("odd")
+
+
+def test_geometry_of_the_catalog_stands_over_the_header() -> None:
+    entry = parse_catalog(WHOLE, "catalog.toml").models["step37"]
+    model = with_geometry(a_model(), entry)
+    assert model is not None
+    assert (model.cut_tensors, model.cut_row_bytes, model.n_layer) == (2, 32_768, 4)
+    alone = with_geometry(None, entry)
+    assert alone is not None
+    assert (alone.path, alone.n_layer, alone.cut_tensors) == ("/models/step37.gguf", 0, 2)
+    assert with_geometry(None, parse_catalog(GOOD, "c").models["tiny"]) is None
+
+
+def test_a_field_that_stays_at_its_default_is_in_no_fingerprint() -> None:
+    assert fingerprint(Profile(ranks=3)) == fingerprint(Profile(ranks=3, weight=100, pool="", devices=1))
+    assert fingerprint(Profile(ranks=3)) != fingerprint(Profile(ranks=2))

@@ -9,7 +9,8 @@ from backend.contract.entities import Hold
 from backend.contract.words import HostId, LoadGeneration, NodeId, Port, UnixMs
 from backend.planning.engines.rules import Seat
 from backend.planning.fleet import DAY_MS, available_memory, taken_ports
-from backend.planning.placement import matching_devices, mint_generation, next_replica_id, spread
+from backend.planning.inventory import matching_devices
+from backend.planning.placement import mint_generation, next_replica_id, spread
 from tests.planning.worlds import GIB, NOW, a_fleet, a_host, a_plan, a_reservation, a_shard, holding, ids
 
 

@@ -37,6 +37,14 @@ def untaken_memory(entities: Entities, device: str) -> int:
     return reserved + _live_memory(entities, device, untaken_only=True)
 
 
+def stuck_on(entities: Entities, device: str) -> str:
+    """Why a device takes no new load, or an empty text: a process that no signal ends may still use it."""
+    for hold in entities.holds.values():
+        if hold.kind == "stuck" and hold.device == device:
+            return f"{device} takes no load until {hold.until}: it survives KILL. Look at the kernel's log of the host"
+    return ""
+
+
 def holders_of(entities: Entities, device: str) -> str:
     """Who holds memory of a device, in words, the newest reservation first: the winner of a race is named first."""
     names = [
@@ -49,7 +57,7 @@ def holders_of(entities: Entities, device: str) -> str:
         for shard in entities.shards.values()
         if shard.device == device and (state := shard_state(shard.state)) is not None and state.is_live
     ]
-    names += [f"a hold after {hold.node_id}" for hold in entities.holds.values() if hold.device == device]
+    names += [f"a hold after {h.node_id}" for h in entities.holds.values() if h.device == device and h.memory]
     return ", ".join(names) or "nobody here"
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from backend.agent.core import drains
 from backend.agent.core.capacity import (
     committed_memory,
     holders_of,
+    stuck_on,
     taken_ports,
     untaken_memory,
 )
+from backend.agent.core.health import clear_failures, why_quarantined
 from backend.agent.core.state import Capacity, CommandArrived, Send, Spawn
 from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
 from backend.contract.commands import ChangeDrain, Load, Release, Reserve, StartDrain, Unload
-from backend.contract.entities import LoadRecord, OpenOperation, Reservation, Result, Shard
+from backend.contract.entities import Entities, LoadRecord, OpenOperation, Reservation, Result, Shard
 from backend.contract.envelopes import command_type
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.plans import Plan, PlannedShard, plan_digest
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import NodeId, UnixMs
+from backend.contract.words import NodeId, ReplicaId, UnixMs, node_id
 
+_REPLICA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""Replica ids become folder names and are shown everywhere."""
 SUCCEEDED_ABSENT = Result(status="succeeded", resource_state="absent")
 
 
@@ -69,9 +75,9 @@ def _repeat(turn: Turn, event: CommandArrived, known: OpenOperation) -> None:
         )
         turn.at_once(Send(event.conn, Refused(op_id=op_id, code="E_OP_REUSED", words=words)))
     elif known.result is not None:
-        turn.at_once(Send(event.conn, Answered(op_id=op_id, command=known.command, result=known.result)))
+        turn.once_known(Send(event.conn, Answered(op_id=op_id, command=known.command, result=known.result)))
     else:
-        turn.at_once(Send(event.conn, Accepted(op_id=op_id, seq=0)))
+        turn.once_known(Send(event.conn, Accepted(op_id=op_id, seq=0)))
         asked = turn.state.asked.get(op_id, ())
         turn.set(asked={**turn.state.asked, op_id: (*asked, event.conn)})
 
@@ -84,6 +90,7 @@ def _operation(turn: Turn, event: CommandArrived, subject: str, by: str) -> Open
         by=by,
         payload_digest=event.digest,
         at_unix_ms=turn.now.unix_ms,
+        generation=int(event.command.plan.load_generation) if isinstance(event.command, Load) else 0,
     )
 
 
@@ -163,17 +170,32 @@ def _why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
     if not shards:
         return f"E_INVALID: the plan {plan.digest[:8]} has no shard on {host}"
     for shard in shards:
-        refusal = _why_not_slot(turn, shard.node_id, plan) or _why_not_ports(turn, shard, capacity)
+        refusal = (
+            _why_not_slot(turn, shard.node_id, plan)
+            or why_quarantined(turn, shard.node_id)
+            or _why_not_ports(turn, shard, capacity)
+            or _why_not_device(turn, shard)
+        )
         if refusal:
             return refusal
-    if plan.load_generation <= max(
-        (s.load_generation for s in entities.shards.values() if s.replica == plan.replica), default=0
-    ):
+    if plan.load_generation <= _highest_seen(entities, plan.replica):
         return (
             f"E_FENCED: generation {plan.load_generation} of {plan.replica} is not above the one that {host} has "
             "seen for it. Plan again."
         )
     return _why_not_memory(turn, shards, capacity)
+
+
+def _highest_seen(entities: Entities, replica: ReplicaId) -> int:
+    """The newest generation of a replica that was ever begun here, for as long as its commands are remembered."""
+    shards = (int(shard.load_generation) for shard in entities.shards.values() if shard.replica == replica)
+    begun = (
+        operation.generation
+        for operation in entities.operations.values()
+        if operation.subject.rpartition("/")[0] == replica
+        and not (operation.result is not None and operation.result.status == "rejected")
+    )
+    return max((*shards, *begun), default=0)
 
 
 def _why_not_plan(plan: Plan) -> str:
@@ -182,7 +204,14 @@ def _why_not_plan(plan: Plan) -> str:
             f"E_INVALID: the plan was edited: its digest is {plan.digest[:8]}, its content gives "
             f"{plan_digest(plan)[:8]}. Make a new plan."
         )
+    if not _REPLICA.fullmatch(plan.replica):
+        return f"E_INVALID: {plan.replica!r} is no replica id: at most 80 letters, digits and any of '._-'. Plan again."
     for shard in plan.shards:
+        if shard.node_id != node_id(plan.replica, shard.rank):
+            return (
+                f"E_INVALID: rank {shard.rank} of {plan.replica} has the node id {shard.node_id!r}; it must be "
+                f"{node_id(plan.replica, shard.rank)}. Plan again instead of editing."
+            )
         if int(shard.node_generation) != int(plan.load_generation):
             return (
                 f"E_GENERATION: node generation {shard.node_generation} of {shard.node_id} differs from load "
@@ -228,6 +257,11 @@ def _why_not_ports(turn: Turn, shard: PlannedShard, capacity: Capacity) -> str:
                 "Choose one inside, or widen ports in its agent.toml."
             )
     return ""
+
+
+def _why_not_device(turn: Turn, shard: PlannedShard) -> str:
+    stuck = stuck_on(turn.state.entities, shard.device)
+    return f"E_REFUSED: {shard.node_id} on {turn.state.host}: {stuck}, or choose another device." if stuck else ""
 
 
 def _why_not_memory(turn: Turn, shards: tuple[PlannedShard, ...], capacity: Capacity) -> str:
@@ -336,7 +370,7 @@ def _why_not_load(turn: Turn, command: Load, capacity: Capacity) -> str:
             f"E_FENCED: reservation {command.reservation} is for generation {reservation.load_generation}, the load "
             f"for {plan.load_generation}. Load again with one number."
         )
-    return ""
+    return _why_not_device(turn, planned)
 
 
 def _without(reservation: Reservation, planned: PlannedShard) -> Reservation:
@@ -387,6 +421,7 @@ def _unload(turn: Turn, event: CommandArrived, command: Unload) -> None:
     shard = turn.state.entities.shards.get(command.node_id)
     operation = _operation(turn, event, command.node_id, command.by)
     if shard is None:
+        clear_failures(turn, command.node_id, command.by)
         ended = turn.ended_operation(operation, SUCCEEDED_ABSENT)
         turn.record("unload.succeeded", f"{command.node_id} was gone already", by=command.by, operation=ended)
         return
@@ -398,6 +433,8 @@ def _unload(turn: Turn, event: CommandArrived, command: Unload) -> None:
         _end(turn, event, command.node_id, command.by, refusal)
         return
     state = shard_state(shard.state)
+    if state is not None and state.is_terminal:
+        clear_failures(turn, command.node_id, command.by)
     if state is not None and state.is_terminal and is_held(turn, shard):
         turn.record(
             "unload.accepted", f"{shard.node_id} has ended; waiting for its proof", shard=shard, operation=operation

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from backend.agent.core import drains
+from backend.agent.core.health import failing_after, say_quarantine
 from backend.agent.core.state import (
     Adopted,
     DriveBroke,
@@ -18,13 +21,15 @@ from backend.agent.core.state import (
     StopEngine,
     Stuck,
 )
-from backend.agent.core.stopping import begin_stop, dismiss
+from backend.agent.core.stopping import begin_stop, dismiss, holds_of
 from backend.agent.core.turn import Turn
-from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard
+from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard, hold_key
 from backend.contract.reports import Measurement
 from backend.contract.states import IllegalTransition, ShardState, shard_state
 from backend.contract.words import LoadGeneration, NodeId
 from backend.engines.driver import CanarySeen, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+
+_COMPLAINT = re.compile(r"\b(error|fail(ed|ure)?|cannot|couldn't|invalid|unknown)\b", re.IGNORECASE)
 
 
 def on_spawned(turn: Turn, event: Spawned) -> None:
@@ -51,7 +56,10 @@ def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
     stopping = shard.state == ShardState.STOPPING.value
     end = ShardState.STOPPED if stopping and shard.ends_as == "stopped" else ShardState.FAILED
     failed = turn.move(shard, end, event.words)
-    turn.record(end.value, event.words, level="alarm", shard=failed)
+    known = turn.state.entities.failing.get(shard.node_id)
+    failing = failing_after(turn, shard.node_id, event.words) if end is ShardState.FAILED else None
+    turn.record(end.value, event.words, level="alarm", shard=failed, failing=failing)
+    say_quarantine(turn, known, failing)
     _end_operations(turn, shard.node_id, Result(status="failed", resource_state="absent", first_error=event.words))
 
 
@@ -119,54 +127,122 @@ def on_ended(turn: Turn, event: Ended) -> None:
     )
     end = ShardState.STOPPED if stopped else ShardState.FAILED
     moved = turn.move(shard, end, words, exit=ended)
-    hold = Hold(
-        node_id=shard.node_id,
-        load_generation=shard.load_generation,
-        kind="process",
-        ports=shard.ports,
-        device=shard.device,
-        memory=shard.bound.memory,
-        until="its process group is empty and its ports are free",
-        at_unix_ms=turn.now.unix_ms,
-    )
+    device, ports = _device_hold(turn, shard), _ports_hold(turn, shard)
+    if ports is not None:
+        listed = ", ".join(str(port) for port in ports.ports)
+        turn.record("held", f"port {listed} until {ports.until}", node_id=shard.node_id, hold=ports)
     lived = (turn.now.unix_ms - shard.since_unix_ms) / 1000
     text = f"{event.words}" if stopped else f"{event.words} after {lived:.0f} s {shard.state}: {words}"
-    turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=hold)
-    turn.then(ProveGone(shard.node_id, shard.load_generation))
+    known = turn.state.entities.failing.get(shard.node_id)
+    failing = None if stopped else failing_after(turn, shard.node_id, words)
+    turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=device, failing=failing)
+    say_quarantine(turn, known, failing)
+    for hold in (device, ports):
+        if hold is not None:
+            turn.then(ProveGone(hold))
 
 
 def on_gone(turn: Turn, event: Gone) -> None:
-    """The proof came: the hold ends, and so do the commands that waited for it."""
-    shard = turn.state.entities.shards.get(event.node_id)
-    key = f"{event.node_id}@{event.generation}/process"
-    if key not in turn.state.entities.holds:
+    """One proof came and ends its hold. With the last of them end the commands that waited for the slot."""
+    slot = [hold for hold in turn.state.entities.holds.values() if _is_of(hold, event)]
+    proven = next((hold for hold in slot if hold.kind == event.kind), None)
+    if proven is None:
         return
-    turn.record(
-        "proven gone",
-        "proven gone: group empty, ports free",
-        replica=event.node_id.rpartition("/")[0],
-        node_id=event.node_id,
-        drop_holds=(key,),
-    )
+    left = [hold for hold in slot if hold is not proven]
+    words = f"proven: {proven.until}"
+    if left:
+        words += f"; still held: {', '.join(hold.kind for hold in left)}"
+    turn.record("proven gone", words, node_id=event.node_id, drop_holds=(hold_key(proven),))
+    shard = turn.state.entities.shards.get(event.node_id)
+    if left or (shard is not None and _current(turn, event.node_id, event.generation) is not None):
+        return
     if shard is None or shard.load_generation != event.generation:
         _end_operations(turn, event.node_id, Result(status="failed", resource_state="absent", first_error="dismissed"))
         return
-    reason = f"{shard.words} ({shard.exit.words})" if shard.exit else shard.words
+    _slot_is_free(turn, shard)
+
+
+def on_stuck(turn: Turn, event: Stuck) -> None:
+    """Said aloud, and nothing is released. While a process survives KILL its device takes no new load."""
+    shard = turn.state.entities.shards.get(event.node_id)
+    if shard is None or shard.load_generation != event.generation:
+        return
+    state = shard_state(shard.state)
+    if state is not None and state.is_terminal and not holds_of(turn, shard):
+        return
+    if not event.pids:
+        turn.record("stuck", event.words, level="alarm", shard=_with(shard, words=event.words))
+        return
+    pids = ", ".join(str(pid) for pid in event.pids)
+    hold = Hold(
+        node_id=shard.node_id,
+        load_generation=shard.load_generation,
+        kind="stuck",
+        device=shard.device,
+        until=f"process {pids} of {shard.node_id} is gone",
+        at_unix_ms=turn.now.unix_ms,
+    )
+    known = turn.state.entities.holds.get(hold_key(hold))
+    if known is None or known.until != hold.until:
+        turn.record("stuck", event.words, level="alarm", shard=_with(shard, words=event.words), hold=hold)
+    turn.then(ProveGone(hold))
+
+
+def _why_ended(shard: Shard) -> str:
+    """Why it is gone: the reason it was ended for and how it went; of one that went by itself its own last complaints.
+
+    Engines complain first and then print how they are used, so the last line alone says nothing.
+    """
+    if shard.exit is None:
+        return shard.words
+    if shard.words != shard.exit.words:
+        return f"{shard.words} ({shard.exit.words})"
+    said = [line.strip() for line in shard.exit.log_tail if _COMPLAINT.search(line)][-2:]
+    return f"{shard.exit.words}; it said: {'; '.join(said)}" if said else shard.exit.words
+
+
+def _slot_is_free(turn: Turn, shard: Shard) -> None:
+    """Everything that the shard used is proven free."""
+    reason = _why_ended(shard)
     tail = list(shard.exit.log_tail) if shard.exit else []
     failed = Result(status="failed", resource_state="absent", first_error=reason, value={"log_tail": tail})
     was_unloaded = bool(turn.open_operations("unload", shard.node_id))
-    _end_operations(turn, event.node_id, failed)
+    _end_operations(turn, shard.node_id, failed)
     _follow_leader(turn, shard)
     drains.on_stopped(turn, shard)
     if was_unloaded:
         dismiss(turn, shard, "unload", None)
 
 
-def on_stuck(turn: Turn, event: Stuck) -> None:
-    """A process survived KILL: said aloud, nothing is released."""
-    shard = _current(turn, event.node_id, event.generation)
-    if shard is not None:
-        turn.record("stuck", event.words, level="alarm", shard=_with(shard, words=event.words))
+def _device_hold(turn: Turn, shard: Shard) -> Hold:
+    """Its memory, until no process of the run is left; of a GPU, until its driver says so too."""
+    is_gpu = shard.device != "CPU"
+    return Hold(
+        node_id=shard.node_id,
+        load_generation=shard.load_generation,
+        kind="device",
+        device=shard.device,
+        memory=shard.bound.memory,
+        until="its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else ""),
+        at_unix_ms=turn.now.unix_ms,
+    )
+
+
+def _ports_hold(turn: Turn, shard: Shard) -> Hold | None:
+    if not shard.ports:
+        return None
+    return Hold(
+        node_id=shard.node_id,
+        load_generation=shard.load_generation,
+        kind="ports",
+        ports=shard.ports,
+        until="nothing listens on its ports",
+        at_unix_ms=turn.now.unix_ms,
+    )
+
+
+def _is_of(hold: Hold, event: Gone) -> bool:
+    return hold.node_id == event.node_id and hold.load_generation == event.generation
 
 
 def _phase(turn: Turn, shard: Shard, seen: PhaseSeen) -> None:

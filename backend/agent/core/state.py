@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from backend.contract.commands import Command
-from backend.contract.entities import Entities, JournalRecord, ProcessIdentity
+from backend.contract.entities import Entities, Hold, JournalRecord, ProcessIdentity
 from backend.contract.events import Event
-from backend.contract.reports import DeviceFacts
+from backend.contract.reports import DeviceFacts, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
 from backend.engines.driver import Seen
 
@@ -57,6 +57,20 @@ class JournalFailed(msgspec.Struct, frozen=True):
     words: str
 
 
+class JournalResumed(msgspec.Struct, frozen=True):
+    """The journal takes records again after a refusal; what it has, and nothing else, is true: ``entities``."""
+
+    entities: Entities
+
+
+class JournalNoticed(msgspec.Struct, frozen=True):
+    """Something about the journal itself that it should say of itself."""
+
+    kind: str
+    level: str
+    words: str
+
+
 class Spawned(msgspec.Struct, frozen=True):
     """The shim recorded the engine's process."""
 
@@ -101,18 +115,20 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """A process survived KILL."""
+    """Processes that survived KILL; without ``pids`` a run that cannot be judged, and is left alone."""
 
     node_id: NodeId
     generation: LoadGeneration
     words: str
+    pids: tuple[int, ...] = ()
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Proof: the process group is empty and nothing listens on the ports."""
+    """The proof that ends one hold, by its kind: no listener on the ports, or no process left that owns the device."""
 
     node_id: NodeId
     generation: LoadGeneration
+    kind: str
 
 
 class Adopted(msgspec.Struct, frozen=True):
@@ -121,6 +137,20 @@ class Adopted(msgspec.Struct, frozen=True):
     node_id: NodeId
     generation: LoadGeneration
     identity: ProcessIdentity
+
+
+class HealthSeen(msgspec.Struct, frozen=True):
+    """Everything that ails the host at this moment."""
+
+    illnesses: tuple[Illness, ...]
+
+
+class GlassBroken(msgspec.Struct, frozen=True):
+    """A note of an emergency stop that was made past this agent, found at its start."""
+
+    note: str
+    words: str
+    by: str
 
 
 class Ticked(msgspec.Struct, frozen=True):
@@ -138,6 +168,8 @@ CoreEvent = (
     | CommandArrived
     | Synced
     | JournalFailed
+    | JournalResumed
+    | JournalNoticed
     | Spawned
     | SpawnFailed
     | EngineSaw
@@ -146,6 +178,8 @@ CoreEvent = (
     | Stuck
     | Gone
     | Adopted
+    | HealthSeen
+    | GlassBroken
     | Ticked
     | Disconnected
 )
@@ -155,10 +189,14 @@ CoreEvent = (
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Write these records; ``Synced(token)`` follows when they are durable."""
+    """Write these records; ``Synced(token)`` follows when they are durable.
+
+    ``lazy``: progress, which a later record restates; it may be left out when the disk is low.
+    """
 
     token: int
     records: tuple[JournalRecord, ...]
+    lazy: bool = False
 
 
 class Spawn(msgspec.Struct, frozen=True):
@@ -185,10 +223,9 @@ class StopEngine(msgspec.Struct, frozen=True):
 
 
 class ProveGone(msgspec.Struct, frozen=True):
-    """Wait until the group is empty and the ports are free, then say so."""
+    """Wait for the proof that ends this hold, then say so."""
 
-    node_id: NodeId
-    generation: LoadGeneration
+    hold: Hold
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -198,7 +235,13 @@ class Send(msgspec.Struct, frozen=True):
     event: Event
 
 
-Effect = Append | Spawn | Follow | StopEngine | ProveGone | Send
+class DropNote(msgspec.Struct, frozen=True):
+    """The note is in the journal: remove its file."""
+
+    note: str
+
+
+Effect = Append | Spawn | Follow | StopEngine | ProveGone | Send | DropNote
 
 
 class CoreState(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +249,8 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
     ``zeros`` the empty readings in a row of a draining replica; the two deadline tables are monotonic seconds;
-    ``ignored`` counts what a drive saw that no shard in its state can do.
+    ``ignored`` counts what a drive saw that no shard in its state can do; ``illnesses`` are those that the journal
+    was told of.
     """
 
     host: HostId
@@ -221,3 +265,4 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     reservation_deadlines: dict[OpId, float] = {}
     journal_failed: str = ""
     ignored: int = 0
+    illnesses: tuple[Illness, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core import commands, drains, processes
+from backend.agent.core import commands, drains, health, processes
 from backend.agent.core.state import (
     Adopted,
     CommandArrived,
@@ -13,9 +13,14 @@ from backend.agent.core.state import (
     Effect,
     Ended,
     EngineSaw,
+    GlassBroken,
     Gone,
+    HealthSeen,
     JournalFailed,
+    JournalNoticed,
+    JournalResumed,
     Now,
+    Send,
     Spawned,
     SpawnFailed,
     Started,
@@ -25,7 +30,8 @@ from backend.agent.core.state import (
 )
 from backend.agent.core.turn import Turn
 from backend.contract.entities import Entities
-from backend.contract.words import HostId
+from backend.contract.events import Accepted, Answered, Refused
+from backend.contract.words import HostId, OpId
 
 OPERATION_KEPT_MS = 24 * 3600 * 1000
 """How long an ended command is remembered, so that asking again finds its result."""
@@ -73,8 +79,16 @@ def _dispatch(turn: Turn, event: CoreEvent) -> None:
         processes.on_gone(turn, event)
     elif isinstance(event, Stuck):
         processes.on_stuck(turn, event)
+    elif isinstance(event, HealthSeen):
+        health.on_health(turn, event)
+    elif isinstance(event, GlassBroken):
+        health.on_glass_broken(turn, event)
     elif isinstance(event, JournalFailed):
-        turn.set(journal_failed=event.words, awaiting={})
+        turn.set(journal_failed=event.words)
+    elif isinstance(event, JournalResumed):
+        _resumed(turn, event)
+    elif isinstance(event, JournalNoticed):
+        turn.record(event.kind, event.words, level=event.level)
     elif isinstance(event, Disconnected):
         asked = {op: tuple(c for c in conns if c != event.conn) for op, conns in turn.state.asked.items()}
         turn.set(asked={op: conns for op, conns in asked.items() if conns})
@@ -90,6 +104,37 @@ def _started(turn: Turn, event: Started) -> None:
     live = [shard.node_id for shard in turn.state.entities.shards.values() if shard.state not in ("stopped", "failed")]
     found = f"; the journal has {', '.join(sorted(live))}" if live else ""
     turn.record("agent.started", f"agent {event.version} of {turn.state.host} started{found}")
+
+
+def _waiting(state: CoreState) -> list[tuple[OpId, int]]:
+    """Who waits for which command: for its result, or for a word that waits for the journal."""
+    waiting = [(op_id, conn) for op_id, conns in state.asked.items() for conn in conns]
+    for effects in state.awaiting.values():
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.event, Accepted | Answered):
+                waiting.append((effect.event.op_id, effect.conn))
+    return list(dict.fromkeys(waiting))
+
+
+def _resumed(turn: Turn, event: JournalResumed) -> None:
+    """Go back to what is durable: what was decided on top of it never happened, and its askers hear that."""
+    words = f"E_JOURNAL: the journal of {turn.state.host} did not take it: {turn.state.journal_failed}"
+    for op_id, conn in _waiting(turn.state):
+        if op_id not in event.entities.operations:
+            turn.at_once(Send(conn, Refused(op_id=op_id, code="E_JOURNAL", words=words)))
+    asked = {op_id: conns for op_id, conns in turn.state.asked.items() if op_id in event.entities.operations}
+    fresh = initial(turn.state.host, turn.state.agent_epoch, event.entities, turn.now)
+    known = turn.state.reservation_deadlines
+    drains_known = turn.state.drain_deadlines
+    turn.set(
+        entities=event.entities,
+        awaiting={},
+        asked=asked,
+        journal_failed="",
+        illnesses=(),
+        reservation_deadlines={op: known.get(op, at) for op, at in fresh.reservation_deadlines.items()},
+        drain_deadlines={replica: drains_known.get(replica, at) for replica, at in fresh.drain_deadlines.items()},
+    )
 
 
 def _tick(turn: Turn) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend.agent.core.state import StopEngine
 from backend.agent.core.turn import Turn
-from backend.contract.entities import OpenOperation, Shard
+from backend.contract.entities import Hold, OpenOperation, Shard
 from backend.contract.states import ShardState
 
 
@@ -23,12 +23,18 @@ def begin_stop(
         turn.then(StopEngine(shard.node_id, shard.load_generation))
 
 
+def holds_of(turn: Turn, shard: Shard) -> tuple[Hold, ...]:
+    """What the shard used and is not proven free yet."""
+    return tuple(
+        hold
+        for hold in turn.state.entities.holds.values()
+        if hold.node_id == shard.node_id and hold.load_generation == shard.load_generation
+    )
+
+
 def is_held(turn: Turn, shard: Shard) -> bool:
     """Something that the shard used is not proven free yet."""
-    return any(
-        hold.node_id == shard.node_id and hold.load_generation == shard.load_generation
-        for hold in turn.state.entities.holds.values()
-    )
+    return bool(holds_of(turn, shard))
 
 
 def dismiss(turn: Turn, shard: Shard, by: str, operation: OpenOperation | None) -> None:

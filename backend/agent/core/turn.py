@@ -10,6 +10,7 @@ from backend.agent.core.state import Append, CoreState, Effect, Now, Send
 from backend.contract.entities import (
     Change,
     Drain,
+    Failing,
     Hold,
     JournalRecord,
     LoadRecord,
@@ -24,6 +25,8 @@ from backend.contract.events import Answered
 from backend.contract.states import ShardState, check_transition, shard_state
 from backend.contract.words import NodeId, OpId, ReplicaId
 
+_ON_THE_WAY = (ShardState.CONNECTING.value, ShardState.LOADING.value, ShardState.WARMING.value)
+
 
 class Turn:
     """Collects what one event causes. Local to one call of ``step``; never kept."""
@@ -32,6 +35,7 @@ class Turn:
         self.state = state
         self.now = now
         self._records: list[JournalRecord] = []
+        self._is_lazy = True
         self._after: list[Effect] = []
         self._at_once: list[Effect] = []
 
@@ -58,6 +62,8 @@ class Turn:
         drop_operations: tuple[OpId, ...] = (),
         drop_drains: tuple[ReplicaId, ...] = (),
         drop_holds: tuple[str, ...] = (),
+        failing: Failing | None = None,
+        drop_failing: tuple[NodeId, ...] = (),
         replica: str = "",
         node_id: str = "",
     ) -> None:
@@ -75,6 +81,8 @@ class Turn:
             drop_operations=drop_operations,
             drop_drains=drop_drains,
             drop_holds=drop_holds,
+            failing=failing,
+            drop_failing=drop_failing,
         )
         record = JournalRecord(
             kind=kind,
@@ -82,11 +90,12 @@ class Turn:
             at_unix_ms=self.now.unix_ms,
             level=level,
             by=by,
-            replica=replica or (shard.replica if shard else ""),
+            replica=replica or (shard.replica if shard else node_id.rpartition("/")[0]),
             node_id=node_id or (shard.node_id if shard else ""),
             change=None if change == Change() else change,
         )
         self._records.append(record)
+        self._is_lazy = self._is_lazy and self._is_progress(record)
         moved = moves_revision(record.change)
         self.set(
             entities=fold(self.state.entities, record),
@@ -123,6 +132,14 @@ class Turn:
         """Do this once the records of this step are durable."""
         self._after.append(effect)
 
+    def once_known(self, effect: Effect) -> None:
+        """Do this once everything decided so far is durable: at once when nothing waits, else with the last of it."""
+        if not self.state.awaiting:
+            self._at_once.append(effect)
+            return
+        last = max(self.state.awaiting)
+        self.set(awaiting={**self.state.awaiting, last: (*self.state.awaiting[last], effect)})
+
     def at_once(self, effect: Effect) -> None:
         """Do this now; nothing durable depends on it."""
         self._at_once.append(effect)
@@ -133,4 +150,13 @@ class Turn:
             return self.state, (*self._at_once, *self._after)
         token = self.state.next_token
         self.set(next_token=token + 1, awaiting={**self.state.awaiting, token: tuple(self._after)})
-        return self.state, (*self._at_once, Append(token, tuple(self._records)))
+        lazy = self._is_lazy and not self._after
+        return self.state, (*self._at_once, Append(token, tuple(self._records), lazy))
+
+    def _is_progress(self, record: JournalRecord) -> bool:
+        """Only the words of a shard on its way move, in a state that it had already: the next record restates it."""
+        shard = record.change.shard if record.change is not None else None
+        if shard is None or record.kind != shard.state or record.change != Change(shard=shard):
+            return False
+        before = self.state.entities.shards.get(shard.node_id)
+        return before is not None and before.state == shard.state and shard.state in _ON_THE_WAY

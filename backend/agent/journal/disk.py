@@ -48,21 +48,40 @@ class Disk:
             offset += taken
             view = view[taken:]
 
-    def create(self, path: Path, data: bytes) -> None:
-        """A new file of mode 0600 with these bytes, durable with its name, or no file of that name at all."""
+    def free_room(self, folder: Path) -> tuple[int, int]:
+        """Bytes that may still be written on the folder's disk, and its size."""
+        facts = os.statvfs(folder)
+        return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+
+    def draft(self, path: Path, data: bytes, room: int = 0) -> Path:
+        """A file of mode 0600 beside ``path`` with these bytes and at least ``room`` of them reserved, durable.
+
+        Raises OSError, and then there is no such file.
+        """
         draft = path.with_name(path.name + ".tmp")
         draft.unlink(missing_ok=True)
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            self.write_all(fd, data, 0)
+            if room:
+                self.allocate(fd, 0, room)
+            if data:
+                self.write_all(fd, data, 0)
             self.fdatasync(fd)
         except OSError:
             draft.unlink(missing_ok=True)
             raise
         finally:
             os.close(fd)
+        return draft
+
+    def publish(self, draft: Path, path: Path) -> None:
+        """Give a draft its name, durably. Raises OSError."""
         os.rename(draft, path)
         self.fsync_folder(path.parent)
+
+    def create(self, path: Path, data: bytes, room: int = 0) -> None:
+        """A new file of mode 0600 with these bytes, durable with its name, or no file of that name at all."""
+        self.publish(self.draft(path, data, room), path)
 
 
 def own_folder(folder: Path) -> None:
@@ -89,6 +108,22 @@ def open_regular(path: Path, flags: int) -> int:
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
         os.close(fd)
         raise JournalDamaged(path, 0, f"it is no plain file of user {os.geteuid()} (mode {facts.st_mode:o})")
+    return fd
+
+
+def take_lock_to_read(path: Path) -> int:
+    """The lock of a journal that is only read, also where nothing can be written. Raises JournalLocked, OSError."""
+    try:
+        return take_lock(path)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO, errno.EISDIR):
+            raise
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise JournalLocked(path, None) from error
     return fd
 
 

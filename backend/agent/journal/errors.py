@@ -24,7 +24,8 @@ class JournalDamaged(Exception):
     def __init__(self, file: Path, offset: int, what: str) -> None:
         super().__init__(
             f"the journal is damaged: {file} at byte {offset}: {what}. Nothing was changed. Engines go on; no load and "
-            "no unload until a person has looked. Keep the folder as it is and compare it with a backup."
+            "no unload until a person has looked: ringtop journal verify HOST says more. Put a whole copy of the "
+            "folder back, or accept the loss: ringtop journal fork HOST --accept-loss begins a new journal_epoch."
         )
         self.file = file
         self.offset = offset

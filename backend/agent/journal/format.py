@@ -43,6 +43,7 @@ _BATCH = struct.Struct("<IIIQQIII")
 _BATCH_CRC_AT = 32
 _RECORD = struct.Struct("<IHHqq")
 _U32 = struct.Struct("<I")
+_PADDING = tuple(bytes(count) for count in range(8))
 SEGMENT_HEADER_BYTES = 512
 BATCH_HEADER_BYTES = _BATCH.size
 RECORD_HEADER_BYTES = _RECORD.size
@@ -145,8 +146,7 @@ def encode_record(body: bytes, *, wall_ns: int, mono_ns: int) -> bytes:
     """One framed record. Raises ValueError when its JSON is empty or longer than MAX_RECORD."""
     if not 0 < len(body) <= MAX_RECORD:
         raise ValueError(f"a journal record has {len(body)} bytes of JSON, outside 1..{MAX_RECORD}")
-    padding = -len(body) % 8
-    return _RECORD.pack(len(body), JSON_RECORD, 0, wall_ns, mono_ns) + body + bytes(padding)
+    return _RECORD.pack(len(body), JSON_RECORD, 0, wall_ns, mono_ns) + body + _PADDING[-len(body) % 8]
 
 
 def encode_batch(frames: Sequence[bytes], *, batch_no: int, first_seq: int, prev_chain: int) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 
 from backend.agent.journal.disk import Disk, open_regular
 from backend.agent.journal.errors import JournalDamaged
+from backend.failpoints import failpoint
 
 HEAD_NAME = "head"
 _SLOT = struct.Struct("<8s16sQQQI")
@@ -42,7 +43,7 @@ def encode_head(head: Head) -> bytes:
 def decode_head(data: bytes) -> Head | None:
     """The newest of the slots that check, None when none does."""
     found = [head for at in (0, _SLOT_BYTES) if (head := _slot(data[at : at + _SLOT_BYTES])) is not None]
-    return max(found, key=lambda head: (head.epoch, head.seq), default=None)
+    return max(found, key=lambda head: (head.epoch, head.seq, head.oldest), default=None)
 
 
 def _slot(data: bytes) -> Head | None:
@@ -87,8 +88,10 @@ class HeadFile:
 
     def write(self, head: Head) -> None:
         """Replace the older slot, durably. Raises OSError."""
+        failpoint("journal.before_head")
         self._disk.write_all(self._fd, encode_head(head), self._slot * _SLOT_BYTES)
         self._disk.fdatasync(self._fd)
+        failpoint("journal.after_head")
         self._slot = 1 - self._slot
         self.last = head
 

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from backend.agent.journal.cursor import Cursor, CursorOutcome, parse_cursor
+from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.disk import Disk, own_folder, take_lock
 from backend.agent.journal.errors import JournalWriteFailed
-from backend.agent.journal.format import check_batch_size, encode_record
-from backend.agent.journal.opening import Opened, chain_at, open_folder, segment_of
-from backend.agent.journal.segments import Segment, batches_from
-from backend.agent.journal.writer import Clock, Limits, Pending, Writer
-from backend.contract.entities import JournalRecord
-from backend.contract.numbers import check_u64
+from backend.agent.journal.format import BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, check_batch_size, encode_record
+from backend.agent.journal.limits import Clock, Limits
+from backend.agent.journal.opening import Opened, open_folder
+from backend.agent.journal.scrub import Scrubber
+from backend.agent.journal.segment_writer import error_words
+from backend.agent.journal.segments import first_wall_ns
+from backend.agent.journal.shared import Notice, Pending
+from backend.agent.journal.stored import StoredLog
+from backend.agent.journal.writer import Writer
+from backend.contract.entities import JournalRecord, fold
+from backend.contract.words import UnixMs
 
 LOCK_NAME = "lock"
+RETRY_NS = 60 * 1_000_000_000
+"""How long after a rotation that failed the next one is tried."""
 _RECORD = msgspec.json.Decoder(JournalRecord)
-
-
-class SystemClock:
-    """The machine's own clocks."""
-
-    def wall_ns(self) -> int:
-        """Nanoseconds since 1970."""
-        return time.time_ns()
-
-    def mono_ns(self) -> int:
-        """Nanoseconds of the monotonic clock."""
-        return time.monotonic_ns()
+_ENCODER = msgspec.json.Encoder()
 
 
 class Appended:
@@ -50,62 +44,73 @@ class Appended:
         self.durable = durable
 
 
-class Journal:
-    """One journal, open for writing. Used from one event loop; reading is bounded by ``limit`` and never waits."""
+class Journal(StoredLog):
+    """One journal, open for writing. Written from one event loop."""
 
-    def __init__(self, opened: Opened, lock: int, clock: Clock, limits: Limits) -> None:
-        self.journal_id = opened.journal_id
-        self.journal_epoch = opened.end.position.epoch
+    is_read_only = False
+
+    def __init__(self, opened: Opened, lock: int, clock: Clock, disk: Disk, limits: Limits) -> None:
+        super().__init__(opened.journal_id, opened.end.position.epoch, opened.shared)
         self.is_new = opened.is_new
         self.recovered_bytes = opened.recovered_bytes
-        self._shared = opened.shared
+        self.place = opened.place
         self._clock = clock
+        self._limits = limits
         self._lock = lock
-        self._writer = Writer(opened.shared, opened.end, opened.head, clock, limits)
+        self._ahead = opened.shared.entities
+        self._filled = opened.shared.segments[-1].end
+        self._full_at = limits.segment_bytes
+        self._is_fresh = self._filled == SEGMENT_HEADER_BYTES
+        self._began_ns = clock.mono_ns() - self._age_ns(opened)
+        self._tried_ns = clock.mono_ns() - RETRY_NS
+        self._writer = Writer(opened.shared, opened.end, opened.head, opened.space, disk, clock, limits)
         self._writer.start()
+        self._scrubber = Scrubber(opened.shared, limits)
+        self._scrubber.start()
 
     @classmethod
     def open(
-        cls, folder: Path, *, host: str, clock: Clock, disk: Disk | None = None, limits: Limits | None = None
+        cls,
+        folder: Path,
+        *,
+        host: str,
+        clock: Clock,
+        disk: Disk | None = None,
+        limits: Limits | None = None,
+        lock: int | None = None,
     ) -> Journal:
         """Lock, check and open the journal under ``folder``, or begin one there (``is_new``).
 
-        A torn tail is kept as ``*.torn`` and cut off, and a new epoch begins. Raises JournalLocked, JournalDamaged,
-        and JournalWriteFailed when the disk does not take what opening has to write.
+        A torn tail is kept as ``*.torn`` and cut off, and a new epoch begins. ``lock`` is the descriptor of a lock
+        held already. Raises JournalLocked, JournalDamaged, and JournalWriteFailed when the disk does not take what
+        opening has to write; a ``lock`` that was given is then still held.
         """
-        limits = limits or Limits()
+        limits, disk, held = limits or Limits(), disk or Disk(), lock
         try:
             own_folder(folder)
-            lock = take_lock(folder / LOCK_NAME)
-        except OSError as error:
-            raise _cannot_open(folder, error) from error
-        try:
-            opened = open_folder(folder, host=host, clock=clock, disk=disk or Disk(), limits=limits)
-            return cls(opened, lock, clock, limits)
-        except OSError as error:
-            os.close(lock)
-            raise _cannot_open(folder, error) from error
-        except BaseException:
-            os.close(lock)
+            if held is None:
+                held = take_lock(folder / LOCK_NAME)
+            opened = open_folder(folder, host=host, clock=clock, disk=disk, limits=limits)
+            return cls(opened, held, clock, disk, limits)
+        except BaseException as error:
+            if held is not None and lock is None:
+                os.close(held)
+            if isinstance(error, OSError):
+                raise cannot_open(folder, error) from error
             raise
 
     @property
-    def head_seq(self) -> int:
-        """The last durable record; 0 while there is none."""
-        with self._shared.changed:
-            return self._shared.head_seq
-
-    @property
-    def oldest_seq(self) -> int:
-        """The oldest record kept; one past ``head_seq`` while there is none."""
-        with self._shared.changed:
-            return self._shared.segments[0].header.first_seq
-
-    @property
     def health(self) -> str:
-        """``ok``, or what is wrong in words."""
+        """``ok``, or what is wrong in words: then no load may begin."""
+        shared = self._shared
+        with shared.changed:
+            return shared.fenced or shared.trouble or shared.full or "ok"
+
+    @property
+    def fenced(self) -> str:
+        """Why nothing can be written any more until a restart; empty while it can."""
         with self._shared.changed:
-            return self._shared.fenced or self._shared.trouble or "ok"
+            return self._shared.fenced
 
     @property
     def last_sync_seconds(self) -> float:
@@ -114,11 +119,24 @@ class Journal:
             last, began = self._shared.sync_seconds, self._shared.sync_began_ns
         return last if began is None else max(last, (self._clock.mono_ns() - began) / 1e9)
 
+    @property
+    def dropped_records(self) -> int:
+        """Progress records that were not kept since space became low."""
+        with self._shared.changed:
+            return self._shared.dropped
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """What the journal has to say of itself since the last call, for its owner to record."""
+        with self._shared.changed:
+            notices, self._shared.notices = tuple(self._shared.notices), []
+        return notices
+
     def append(self, records: Sequence[JournalRecord]) -> Appended:
         """Number the records and queue them; all of one call become durable together, in the order of the calls.
 
         Raises ValueError for a record that could not be read back (over 512 KiB, a lone surrogate, NaN where a number
-        must be) and for a call over 4096 records or 1 MiB; JournalWriteFailed while the journal takes nothing.
+        must be) and for a call over 4096 records or 1 MiB; JournalWriteFailed while the journal takes nothing: then
+        ``fenced``, or until ``resume``.
         """
         durable = asyncio.get_running_loop().create_future()
         if not records:
@@ -130,64 +148,48 @@ class Journal:
         check_batch_size(len(frames), size)
         shared = self._shared
         with shared.changed:
-            if shared.fenced:
-                raise JournalWriteFailed(shared.fenced, fenced=True)
-            if shared.stopping:
-                raise JournalWriteFailed("the journal is closed", fenced=True)
-            if shared.refusing:
-                raise JournalWriteFailed(f"{shared.refusing}. Nothing of it was kept.", fenced=False)
-            first = shared.next_seq
-            numbered = tuple(msgspec.structs.replace(r, seq=seq) for seq, r in enumerate(records, first))
-            shared.next_seq = first + len(numbered)
-            shared.queue.append(Pending(numbered, frames, size, durable))
+            self._raise_when_closed()
+            if self._is_full(size, mono_ns):
+                self._begin_segment(wall_ns, mono_ns)
+            numbered = self._queue(records, frames, size, durable)
+            self._is_fresh = False
             shared.changed.notify_all()
         return Appended(numbered, durable)
 
-    def replay(self) -> Iterator[JournalRecord]:
-        """Every durable record in order. Raises JournalDamaged for what no longer reads as it was written."""
-        return self._stored(0)
+    def append_lazy(self, records: Sequence[JournalRecord]) -> Appended | None:
+        """Append what may be missing afterwards, such as progress; None when space is low: it is counted instead."""
+        with self._shared.changed:
+            if self._shared.is_low:
+                self._shared.dropped += len(records)
+                return None
+        return self.append(records)
 
-    def read(self, after: int, limit: int) -> tuple[JournalRecord, ...]:
-        """At most ``limit`` durable records past ``after``, from memory when recent, else from the file."""
-        check_u64("after", after)
+    def resume(self) -> bool:
+        """Take records again after a refusal, from the durable state on; False while that cannot be.
+
+        Whoever appends calls this once it has gone back to ``entities``: what was refused is forgotten here.
+        """
         shared = self._shared
         with shared.changed:
-            ring = shared.ring
-            if after >= shared.head_seq or limit <= 0:
-                return ()
-            if ring and ring[0][0].seq <= after + 1:
-                start = after + 1 - ring[0][0].seq
-                return tuple(record for record, _ in islice(ring, start, start + limit))
-        return tuple(islice(self._stored(after), limit))
+            if shared.fenced or shared.stopping or (shared.refusing and not shared.may_resume):
+                return False
+            if shared.refusing:
+                shared.refusing, shared.may_resume = "", False
+                shared.next_seq = shared.head_seq + 1
+                self._ahead = shared.entities
+                self._filled = shared.segments[-1].end
+                self._is_fresh = self._filled == SEGMENT_HEADER_BYTES
+        return True
 
-    def cursor(self, seq: int) -> str:
-        """The cursor of somebody who has everything up to ``seq`` (0: nothing). Raises ValueError outside the log."""
-        oldest, head = self.oldest_seq, self.head_seq
-        if not oldest - 1 <= seq <= head:
-            raise ValueError(f"no cursor for record {seq}: the journal holds {oldest}..{head}")
-        epoch, chain = self._mark(seq)
-        return str(Cursor(self.journal_id, epoch, seq, chain))
-
-    def resolve(self, cursor: str) -> CursorOutcome:
-        """Where the holder of a cursor goes on. Raises ValueError for a text that is no cursor."""
-        asked = parse_cursor(cursor)
-        oldest, head = self.oldest_seq, self.head_seq
-        if asked.journal_id != self.journal_id:
-            return self._diverged(f"the cursor is of journal {asked.journal_id}, this one is {self.journal_id}")
-        if asked.seq > head:
-            return self._diverged(
-                f"the cursor has seen record {asked.seq}, the journal ends with {head}: the journal went backwards"
-            )
-        if asked.seq < oldest - 1:
-            return CursorOutcome(outcome="gone", oldest=oldest, journal_epoch=self.journal_epoch)
-        epoch, chain = self._mark(asked.seq)
-        is_before_all = asked.seq == oldest - 1
-        if chain != asked.chain or (epoch != asked.journal_epoch and not is_before_all):
-            return self._diverged(
-                f"the cursor has record {asked.seq} of epoch {asked.journal_epoch} with chain {asked.chain:08x}, the "
-                f"journal has it in epoch {epoch} with {chain:08x}"
-            )
-        return CursorOutcome(outcome="ok", from_seq=asked.seq, oldest=oldest, journal_epoch=self.journal_epoch)
+    async def keep_up(self) -> None:
+        """Look after room and retention now instead of in a while; returns when that is done."""
+        done = asyncio.get_running_loop().create_future()
+        with self._shared.changed:
+            if self._shared.fenced or self._shared.stopping:
+                return
+            self._shared.upkeep.append(done)
+            self._shared.changed.notify_all()
+        await done
 
     async def close(self) -> None:
         """Write what is queued, leave the head file exact, and give the lock back. Again is harmless."""
@@ -195,52 +197,92 @@ class Journal:
         with shared.changed:
             shared.stopping = True
             shared.changed.notify_all()
+        self._scrubber.stop()
         await asyncio.to_thread(self._writer.join)
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             os.close(lock)
 
-    def _diverged(self, words: str) -> CursorOutcome:
-        return CursorOutcome(outcome="diverged", oldest=self.oldest_seq, journal_epoch=self.journal_epoch, words=words)
+    # Segments, each under the lock of what is shared
 
-    def _mark(self, seq: int) -> tuple[int, int]:
+    def _queue(
+        self, records: Sequence[JournalRecord], frames: list[bytes], size: int, durable: asyncio.Future[None]
+    ) -> tuple[JournalRecord, ...]:
         shared = self._shared
-        segments = self._snapshot()
-        epoch = segment_of(segments, seq).header.epoch
-        with shared.changed:
-            ring = shared.ring
-            if ring and ring[0][0].seq <= seq:
-                return epoch, ring[seq - ring[0][0].seq][1]
-            if seq == shared.head_seq:
-                return epoch, shared.head_chain
-        return epoch, chain_at(segments, seq)
+        first = shared.next_seq
+        numbered = tuple([msgspec.structs.replace(record, seq=seq) for seq, record in enumerate(records, first)])
+        for record in records:
+            if record.change is not None:
+                self._ahead = fold(self._ahead, record)
+        shared.next_seq = first + len(numbered)
+        shared.queue.append(Pending(numbered, frames, size, durable, self._ahead))
+        self._filled += size + BATCH_HEADER_BYTES
+        return numbered
 
-    def _snapshot(self) -> list[Segment]:
-        with self._shared.changed:
-            return [Segment(s.path, s.header, s.end, s.index) for s in self._shared.segments]
+    def _is_full(self, size: int, mono_ns: int) -> bool:
+        if self._is_fresh:
+            return False
+        if self._shared.rotation_due:
+            return mono_ns - self._tried_ns >= RETRY_NS
+        is_old = mono_ns - self._began_ns >= self._limits.segment_seconds * 1e9
+        return is_old or self._filled + size + BATCH_HEADER_BYTES > self._full_at
 
-    def _stored(self, after: int) -> Iterator[JournalRecord]:
-        segments = self._snapshot()
-        first = segments.index(segment_of(segments, after + 1))
-        for segment in segments[first:]:
-            for batch in batches_from(segment, segment.offset_near(after + 1), segment.end):
-                yield from (record for record in batch.records if record.seq > after)
+    def _begin_segment(self, wall_ns: int, mono_ns: int) -> None:
+        """Queue a new segment that begins with a checkpoint of everything queued so far."""
+        self._shared.rotation_due, self._filled = False, 0
+        self._tried_ns = self._began_ns = mono_ns
+        loop = asyncio.get_running_loop()
+        records = restating_records(self._ahead, UnixMs(wall_ns // 1_000_000))
+        group: list[JournalRecord] = []
+        frames: list[bytes] = []
+        first = len(self._shared.queue)
+        for record in records:
+            frame = encode_record(_checked_json(record), wall_ns=wall_ns, mono_ns=mono_ns)
+            if frames and sum(map(len, frames)) + len(frame) > self._limits.group_bytes:
+                self._queue(group, frames, sum(map(len, frames)), loop.create_future())
+                group, frames = [], []
+            group.append(record)
+            frames.append(frame)
+        self._queue(group, frames, sum(map(len, frames)), loop.create_future())
+        self._shared.queue[first].begins = True
+        self._shared.queue[-1].completes = True
+        self._full_at = max(self._limits.segment_bytes, 2 * self._filled)
+        self._is_fresh = True
+
+    def _raise_when_closed(self) -> None:
+        shared = self._shared
+        if shared.fenced:
+            raise JournalWriteFailed(shared.fenced, fenced=True)
+        if shared.stopping:
+            raise JournalWriteFailed("the journal is closed", fenced=True)
+        if shared.refusing:
+            raise JournalWriteFailed(f"{shared.refusing}. Nothing of it was kept.", fenced=False)
+
+    def _age_ns(self, opened: Opened) -> int:
+        """How old the segment is that is gone on with: at most its limit, whatever the wall clock did."""
+        first = first_wall_ns(opened.shared.segments[-1])
+        if first is None:
+            return 0
+        return min(max(0, self._clock.wall_ns() - first), int(self._limits.segment_seconds * 1e9))
 
 
 def _checked_json(record: JournalRecord) -> bytes:
     """The JSON to store, proven to read back: a record that does not would make every later start refuse."""
     try:
-        body = msgspec.json.encode(msgspec.structs.replace(record, seq=0))
-        _RECORD.decode(body)
+        body = _ENCODER.encode(record if record.seq == 0 else msgspec.structs.replace(record, seq=0))
+        if record.change is not None:
+            # Only after-images have numbers that JSON cannot say; texts are checked by the encoder.
+            _RECORD.decode(body)
     except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
         raise ValueError(f"the journal record {record.kind!r} cannot be stored: {error}") from error
     return body
 
 
-def _cannot_open(folder: Path, error: OSError) -> JournalWriteFailed:
+def cannot_open(folder: Path, error: OSError) -> JournalWriteFailed:
+    """The error of a journal whose disk does not take what opening has to write."""
     where = error.filename or folder
     return JournalWriteFailed(
-        f"the journal cannot be opened for writing: {error.strerror or error} ({where}). Look at the disk, its mount "
+        f"the journal cannot be opened for writing: {error_words(error)} ({where}). Look at the disk, its mount "
         "and the folder's owner, then start the agent again.",
         fenced=True,
     )

@@ -62,13 +62,34 @@ class SegmentScan(msgspec.Struct, frozen=True, kw_only=True):
         return self.torn_end > self.end
 
 
+class Walked(msgspec.Struct, frozen=True, kw_only=True):
+    """The valid batches of a segment; they end at ``end``, where ``broken`` says what follows does not check.
+
+    ``misplaced`` says in what a batch at ``end`` that does check contradicts the one before it.
+    """
+
+    header: SegmentHeader
+    end: int
+    position: Position
+    index: tuple[IndexEntry, ...]
+    broken: str
+    misplaced: str
+
+
 def scan_segment(data: bytes, *, after: Position | None, is_last: bool) -> SegmentScan:
     """Check a whole segment, which must continue ``after`` (None for the oldest one kept). Raises Damage."""
-    try:
-        header = decode_segment_header(data)
-    except FormatError as error:
-        raise Damage(error.offset, error.what) from error
-    _check_header(header, after)
+    walked = walk_batches(data, after=after)
+    if walked.misplaced:
+        raise Damage(walked.end, walked.misplaced)
+    torn_end = _judge_tail(data, walked.end, walked.broken, walked.position, is_last=is_last)
+    return SegmentScan(
+        header=walked.header, end=walked.end, torn_end=torn_end, position=walked.position, index=walked.index
+    )
+
+
+def walk_batches(data: bytes, *, after: Position | None) -> Walked:
+    """The longest run of valid batches that continue one another. Raises Damage when the header does not check."""
+    header = read_header(data, after)
     position = Position(
         epoch=header.epoch,
         next_batch_no=header.first_batch_no,
@@ -77,7 +98,7 @@ def scan_segment(data: bytes, *, after: Position | None, is_last: bool) -> Segme
     )
     offset = SEGMENT_HEADER_BYTES
     index: list[IndexEntry] = []
-    broken = ""
+    broken = misplaced = ""
     while offset < len(data):
         try:
             batch = read_batch(data, offset)
@@ -89,20 +110,29 @@ def scan_segment(data: bytes, *, after: Position | None, is_last: bool) -> Segme
             position.next_seq,
             position.chain,
         ):
-            raise Damage(
-                offset,
+            misplaced = (
                 f"batch {batch.batch_no} from record {batch.first_seq} after chain {batch.prev_chain:08x} stands where "
                 f"batch {position.next_batch_no} from record {position.next_seq} after chain {position.chain:08x} "
-                "should: batches are missing or were moved",
+                "should: batches are missing or were moved"
             )
+            break
         if is_indexed(index, batch.first_seq, offset):
             index.append(IndexEntry(batch.first_seq, offset))
         position = Position(
             epoch=header.epoch, next_batch_no=batch.batch_no + 1, next_seq=batch.last_seq + 1, chain=batch.crc
         )
         offset += batch.size
-    torn_end = _judge_tail(data, offset, broken, position, is_last=is_last)
-    return SegmentScan(header=header, end=offset, torn_end=torn_end, position=position, index=tuple(index))
+    return Walked(header=header, end=offset, position=position, index=tuple(index), broken=broken, misplaced=misplaced)
+
+
+def read_header(data: bytes, after: Position | None) -> SegmentHeader:
+    """A segment's header, which must continue ``after`` (None for the oldest one kept). Raises Damage."""
+    try:
+        header = decode_segment_header(data)
+    except FormatError as error:
+        raise Damage(error.offset, error.what) from error
+    _check_header(header, after)
+    return header
 
 
 def is_indexed(index: list[IndexEntry], seq: int, offset: int) -> bool:

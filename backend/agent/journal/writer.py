@@ -1,4 +1,4 @@
-"""The one thread that writes: adaptive group commit, rotation, and what happens when the disk says no.
+"""The one thread that writes: adaptive group commit, rotation, retention, and what happens when the disk says no.
 
 One sync is in flight; meanwhile appends queue, and then go out together as the next batch. Batch N+1 is never written
 before N's sync returned: recovery relies on it.
@@ -9,185 +9,43 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
-import msgspec
-
-from backend.agent.journal.disk import Disk, open_regular
+from backend.agent.journal.disk import Disk
 from backend.agent.journal.errors import JournalWriteFailed
-from backend.agent.journal.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_batch
+from backend.agent.journal.format import encode_batch
 from backend.agent.journal.head import Head, HeadFile
-from backend.agent.journal.recovery import IndexEntry, Position, is_indexed
-from backend.agent.journal.segments import Segment, create_segment
-from backend.contract.entities import JournalRecord
-
-
-class Clock(Protocol):
-    """Where the journal gets its time from."""
-
-    def wall_ns(self) -> int:
-        """Nanoseconds since 1970, for people."""
-
-    def mono_ns(self) -> int:
-        """Nanoseconds of a clock that never goes back, for durations."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a journal. Bytes, records and seconds."""
-
-    segment_bytes: int = 64 * 1024 * 1024
-    allocate_bytes: int = 1024 * 1024
-    group_records: int = 512
-    group_bytes: int = 256 * 1024
-    ring_records: int = 4096
-    head_seconds: float = 1.0
-
-
-@dataclass(slots=True)
-class Pending:
-    """One call of append, waiting for its sync: all of its records go into one batch."""
-
-    records: tuple[JournalRecord, ...]
-    frames: list[bytes]
-    size: int
-    durable: asyncio.Future[None]
-
-
-class NotWritten(Exception):
-    """A batch that is not in the file: nothing of it, or cut off again."""
-
-
-class Fenced(Exception):
-    """Nobody knows what is on the disk any more."""
-
-
-class SegmentWriter:
-    """The end of the log on disk. Used by the writer thread alone."""
-
-    def __init__(self, folder: Path, segment: Segment, position: Position, disk: Disk, limits: Limits) -> None:
-        self._folder = folder
-        self._disk = disk
-        self._limits = limits
-        self.segment = segment
-        self.position = position
-        self._end = segment.end
-        self._fd = open_regular(segment.path, os.O_RDWR)
-        self._allocated = os.fstat(self._fd).st_size
-
-    def prepare(self, size: int) -> Segment | None:
-        """Make room for a batch of ``size`` bytes; returns the new segment when it began one. Raises NotWritten."""
-        begun: Segment | None = None
-        if self._end + size > self._limits.segment_bytes and self._end > SEGMENT_HEADER_BYTES:
-            begun = self._rotate()
-        if self._end + size > self._allocated:
-            room = max(self._limits.allocate_bytes, size)
-            try:
-                self._disk.allocate(self._fd, self._allocated, room)
-                self._allocated += room
-            except OSError:
-                # Too full for a whole step. The batch itself may still fit: its write decides, and says why not.
-                self._allocated = max(self._allocated, os.fstat(self._fd).st_size)
-        return begun
-
-    def write(self, data: bytes) -> None:
-        """Write one batch, not yet synced. Raises NotWritten with the file cut back, or Fenced."""
-        try:
-            self._disk.write_all(self._fd, data, self._end)
-        except OSError as error:
-            self._cut_back(error)
-            raise NotWritten(f"the batch could not be written: {_words(error)}") from error
-
-    def sync(self, size: int, position: Position) -> None:
-        """Make the batch just written durable and move past it. Raises Fenced; never tries again."""
-        try:
-            self._disk.fdatasync(self._fd)
-        except OSError as error:
-            raise Fenced(f"the sync of {self.segment.path.name} failed: {_words(error)}") from error
-        self._end += size
-        self._allocated = max(self._allocated, self._end)
-        self.position = position
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
-
-    def _rotate(self) -> Segment:
-        position = self.position
-        old = self.segment.header
-        header = SegmentHeader(
-            journal_id=old.journal_id,
-            epoch=position.epoch,
-            first_seq=position.next_seq,
-            first_batch_no=position.next_batch_no,
-            prev_chain=position.chain,
-            host=old.host,
-        )
-        try:
-            segment = create_segment(self._folder, header, self._disk)
-        except OSError as error:
-            raise NotWritten(f"the next segment could not be made: {_words(error)}") from error
-        os.close(self._fd)
-        self.segment = segment
-        self._end = segment.end
-        self._fd = open_regular(segment.path, os.O_RDWR)
-        self._allocated = segment.end
-        return segment
-
-    def _cut_back(self, cause: OSError) -> None:
-        try:
-            self._disk.ftruncate(self._fd, self._end)
-            self._disk.fdatasync(self._fd)
-        except OSError as error:
-            raise Fenced(
-                f"a write failed ({_words(cause)}) and its part could not be cut off again: {_words(error)}"
-            ) from error
-        self._allocated = self._end
-
-
-class Shared:
-    """What the writer thread and the event loop both touch, each under ``changed``."""
-
-    def __init__(self, segments: list[Segment], position: Position, limits: Limits) -> None:
-        self.changed = threading.Condition()
-        self.queue: deque[Pending] = deque()
-        self.segments = segments
-        self.head_seq = position.next_seq - 1
-        self.head_chain = position.chain
-        self.next_seq = position.next_seq
-        self.ring: deque[tuple[JournalRecord, int]] = deque(maxlen=limits.ring_records)
-        self.stopping = False
-        self.fenced = ""
-        self.refusing = ""
-        self.trouble = ""
-        self.sync_seconds = 0.0
-        self.sync_began_ns: int | None = None
-
-    def publish(self, records: tuple[JournalRecord, ...], position: Position, size: int) -> None:
-        """Make a synced batch readable."""
-        segment = self.segments[-1]
-        if is_indexed(segment.index, records[0].seq, segment.end):
-            segment.index.append(IndexEntry(records[0].seq, segment.end))
-        segment.end += size
-        self.head_seq = position.next_seq - 1
-        self.head_chain = position.chain
-        self.ring.extend((record, position.chain) for record in records)
+from backend.agent.journal.limits import Clock, Limits
+from backend.agent.journal.recovery import Position
+from backend.agent.journal.retention import why_unlink_oldest
+from backend.agent.journal.segment_writer import Fenced, NotRotated, NotWritten, SegmentWriter, error_words
+from backend.agent.journal.shared import Pending, Shared
+from backend.agent.journal.space import FULL, Space
+from backend.failpoints import failpoint
 
 
 class Writer(threading.Thread):
     """Takes what queued, writes it as one batch, syncs, and tells the event loops."""
 
-    def __init__(self, shared: Shared, end: SegmentWriter, head: HeadFile, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        end: SegmentWriter,
+        head: HeadFile,
+        space: Space,
+        disk: Disk,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._shared = shared
         self._end = end
         self._head = head
+        self._space = space
+        self._disk = disk
         self._clock = clock
         self._limits = limits
-        self._witnessed_ns = clock.mono_ns()
+        self._witnessed_ns = self._kept_up_ns = self._unlinked_ns = clock.mono_ns()
         self._journal_id = end.segment.header.journal_id
 
     def run(self) -> None:
@@ -200,16 +58,18 @@ class Writer(threading.Thread):
                 if group:
                     self._commit(group)
                 group = []
-                self._witness_when_due()
+                if self._seconds_until(self._witnessed_ns, self._limits.head_seconds) == 0.0:
+                    self._witness()
+                self._keep_up_when_due()
             self._witness()
             ended = ""
         except Fenced as fenced:
             ended = str(fenced)
         finally:
+            if ended:
+                self._fence(group, ended)  # first: whoever waits hears of it whatever else goes wrong here
             self._end.close()
             self._head.close()
-            if ended:
-                self._fence(group, ended)
 
     def _next_group(self) -> list[Pending] | None:
         shared = self._shared
@@ -217,13 +77,16 @@ class Writer(threading.Thread):
             while not shared.queue:
                 if shared.stopping:
                     return None
-                if self._head.last == self._reached():
-                    shared.changed.wait()
-                elif not shared.changed.wait(self._seconds_to_witness()) and not shared.queue:
+                if shared.upkeep:
+                    return []
+                seconds = self._seconds_until(self._kept_up_ns, self._limits.upkeep_seconds)
+                if self._head.last != self._reached():
+                    seconds = min(seconds, self._seconds_until(self._witnessed_ns, self._limits.head_seconds))
+                if not shared.changed.wait(seconds) and not shared.queue:
                     return []
             group = [shared.queue.popleft()]
             records, size = len(group[0].records), group[0].size
-            while shared.queue:
+            while shared.queue and not shared.queue[0].begins:
                 records += len(shared.queue[0].records)
                 size += shared.queue[0].size
                 if records > self._limits.group_records or size > self._limits.group_bytes:
@@ -231,11 +94,16 @@ class Writer(threading.Thread):
                 group.append(shared.queue.popleft())
             return group
 
+    # One batch
+
     def _commit(self, group: list[Pending]) -> None:
-        records = tuple(record for pending in group for record in pending.records)
+        if group[0].begins:
+            self._rotate()
+        only = group[0] if len(group) == 1 else None
+        records = only.records if only else tuple(record for pending in group for record in pending.records)
         before = self._end.position
         data = encode_batch(
-            [frame for pending in group for frame in pending.frames],
+            only.frames if only else [frame for pending in group for frame in pending.frames],
             batch_no=before.next_batch_no,
             first_seq=records[0].seq,
             prev_chain=before.chain,
@@ -247,47 +115,67 @@ class Writer(threading.Thread):
             chain=batch_chain(data),
         )
         try:
-            begun = self._end.prepare(len(data))
-            if begun is not None:
-                with self._shared.changed:
-                    self._shared.segments.append(begun)
+            self._end.prepare(len(data))
             self._end.write(data)
         except NotWritten as refused:
-            self._refuse(group, str(refused))
+            self._refuse(group, refused)
             return
-        self._sync(len(data), after)
+        self._sync(data, after)
+        failpoint("journal.after_sync_before_ack")
         with self._shared.changed:
-            self._shared.publish(records, after, len(data))
+            self._shared.publish(records, after, len(data), group[-1].entities)
             self._shared.trouble = ""
+            if any(pending.completes for pending in group) and self._is_restating:
+                self._shared.segments[-1].is_base = True
+                self._is_restating = False
         _tell(group, _succeed)
 
-    def _sync(self, size: int, after: Position) -> None:
-        began = self._clock.mono_ns()
-        with self._shared.changed:
-            self._shared.sync_began_ns = began
+    _is_restating = False
+    """A checkpoint is being written at the start of the present segment."""
+
+    def _rotate(self) -> None:
         try:
-            self._end.sync(size, after)
+            begun = self._end.rotate(self._clock.wall_ns())
+        except NotRotated as refused:
+            self._is_restating = False
+            with self._shared.changed:
+                self._shared.rotation_due = True
+            self._shared.note(
+                "journal.not_rotated", "warn", f"{refused}. The present segment goes on beyond its size; tried again."
+            )
+            return
+        self._is_restating = True
+        with self._shared.changed:
+            self._shared.segments.append(begun)
+
+    def _sync(self, data: bytes, after: Position) -> None:
+        began = self._clock.mono_ns()
+        self._shared.sync_began_ns = began
+        try:
+            self._end.sync(data, after)
         finally:
             with self._shared.changed:
                 self._shared.sync_began_ns = None
                 self._shared.sync_seconds = (self._clock.mono_ns() - began) / 1e9
 
-    def _refuse(self, group: list[Pending], words: str) -> None:
-        """Fail what was queued: its numbers are given again, once the event loop has heard of it."""
-        shared = self._shared
+    def _refuse(self, group: list[Pending], refused: NotWritten) -> None:
+        """Fail what was queued: its numbers are given again, once the owner has heard of it and resumes."""
+        shared, words = self._shared, str(refused)
+        if refused.is_full:
+            self._give_up_the_reserve()
         with shared.changed:
-            refused = [*group, *shared.queue]
+            failed = [*group, *shared.queue]
             shared.queue.clear()
             shared.refusing = shared.trouble = words
+            shared.may_resume = False
 
-        def reopen(pending: Pending) -> None:
+        def heard(pending: Pending) -> None:
             _fail(pending, JournalWriteFailed(f"{words}. Nothing of it was kept; the next try may work.", fenced=False))
-            if pending is refused[-1]:
+            if pending is failed[-1]:
                 with shared.changed:
-                    shared.next_seq = shared.head_seq + 1
-                    shared.refusing = ""
+                    shared.may_resume = True
 
-        _tell(refused, reopen)
+        _tell(failed, heard)
 
     def _fence(self, group: list[Pending], words: str) -> None:
         shared = self._shared
@@ -295,14 +183,83 @@ class Writer(threading.Thread):
             shared.fenced = fenced_words(words)
             lost = [*group, *shared.queue]
             shared.queue.clear()
+            waiting, shared.upkeep = shared.upkeep, []
         _tell(lost, lambda pending: _fail(pending, JournalWriteFailed(shared.fenced, fenced=True)))
+        _wake(waiting)
 
-    def _seconds_to_witness(self) -> float:
-        return max(0.0, self._limits.head_seconds - (self._clock.mono_ns() - self._witnessed_ns) / 1e9)
+    # Upkeep
 
-    def _witness_when_due(self) -> None:
-        if self._seconds_to_witness() == 0.0:
-            self._witness()
+    def _keep_up_when_due(self) -> None:
+        with self._shared.changed:
+            waiting, self._shared.upkeep = self._shared.upkeep, []
+        try:
+            if waiting or self._seconds_until(self._kept_up_ns, self._limits.upkeep_seconds) == 0.0:
+                self._kept_up_ns = self._clock.mono_ns()
+                self._look_at_space()
+                self._retain()
+        finally:
+            _wake(waiting)
+
+    def _look_at_space(self) -> None:
+        before = self._space.level
+        try:
+            changed = self._space.look()
+        except OSError as error:
+            self._shared.note(
+                "journal.space", "warn", f"the room on the journal's disk cannot be told: {error_words(error)}"
+            )
+            return
+        if changed and before == FULL:
+            self._shared.note(
+                "journal.resumed", "info", "there is room on the disk again, and the journal's reserve is whole"
+            )
+        if changed and self._space.level == FULL:
+            self._shared.note("journal.full", "alarm", self._space.words)
+        self._tell_space()
+
+    def _tell_space(self) -> None:
+        is_low, shared = self._space.is_low, self._shared
+        with shared.changed:
+            shared.is_low, shared.full = is_low, self._space.words
+            dropped, shared.dropped = (shared.dropped, 0) if not is_low else (0, shared.dropped)
+        if dropped:
+            shared.note("journal.dropped", "warn", f"{dropped} progress records were not kept while the disk was low")
+
+    def _give_up_the_reserve(self) -> None:
+        was_full = self._space.level == FULL
+        try:
+            self._space.give_up()
+            self._space.look()
+        except OSError as error:
+            self._shared.note("journal.space", "alarm", f"the reserve could not be given up: {error_words(error)}")
+        if not was_full:
+            words = self._space.words or "the disk was full for a moment; there is room again"
+            self._shared.note("journal.full", "alarm", words)
+        self._tell_space()
+
+    def _retain(self) -> None:
+        """Unlink the oldest segment when it may go, at most one in a while, after the head file says so."""
+        if self._seconds_until(self._unlinked_ns, self._limits.unlink_seconds) > 0.0:
+            return
+        with self._shared.changed:
+            why = why_unlink_oldest(self._shared.segments, self._limits, self._clock.wall_ns())
+            if not why:
+                return
+            gone = self._shared.segments.pop(0)
+        self._witness()
+        self._unlinked_ns = self._clock.mono_ns()
+        try:
+            os.unlink(gone.path)
+            self._disk.fsync_folder(gone.path.parent)
+        except OSError as error:
+            self._shared.note("journal.retention", "warn", f"{gone.path} could not be removed: {error_words(error)}")
+            return
+        self._shared.note("journal.retention", "info", f"segment {gone.path.name} was removed: {why}")
+
+    # The head file
+
+    def _seconds_until(self, since_ns: int, seconds: float) -> float:
+        return max(0.0, seconds - (self._clock.mono_ns() - since_ns) / 1e9)
 
     def _witness(self) -> None:
         with self._shared.changed:
@@ -311,7 +268,7 @@ class Writer(threading.Thread):
             try:
                 self._head.write(reached)
             except OSError as error:
-                raise Fenced(f"the head file could not be written: {_words(error)}") from error
+                raise Fenced(f"the head file could not be written: {error_words(error)}") from error
         self._witnessed_ns = self._clock.mono_ns()
 
     def _reached(self) -> Head:
@@ -319,7 +276,7 @@ class Writer(threading.Thread):
             journal_id=self._journal_id,
             epoch=self._end.position.epoch,
             seq=self._shared.head_seq,
-            oldest=self._shared.segments[0].header.first_seq,
+            oldest=self._shared.oldest_seq,
             chain=self._shared.head_chain,
         )
 
@@ -335,10 +292,6 @@ def fenced_words(words: str) -> str:
 def batch_chain(batch: bytes) -> int:
     """The checksum that an encoded batch carries."""
     return int.from_bytes(batch[32:36], "little")
-
-
-def _words(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def _succeed(pending: Pending) -> None:
@@ -365,3 +318,16 @@ def _tell(group: list[Pending], tell: Callable[[Pending], None]) -> None:
 def _each(tell: Callable[[Pending], None], group: list[Pending]) -> None:
     for pending in group:
         tell(pending)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        try:
+            future.get_loop().call_soon_threadsafe(_done, future)
+        except RuntimeError:
+            continue  # as above
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -14,6 +14,7 @@ from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
+from backend.failpoints import failpoint
 
 CONNECT_SECONDS = 10.0
 
@@ -71,6 +72,10 @@ class Conduct:
         """Whether the ledger has such a step, from this process or an earlier owner."""
         return any(step.what == what and target in (None, step.target) for step in self._writer.steps)
 
+    def words_of(self, what: str) -> str:
+        """The words of the first such step; StopIteration when there is none."""
+        return next(step.words for step in self._writer.steps if step.what == what)
+
     def step(
         self,
         target: str,
@@ -90,6 +95,7 @@ class Conduct:
 
     def end(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
         """Write the end down and return its exit code."""
+        failpoint("operation.before_end")
         step = Step(
             at_unix_ms=_unix_ms(), target=self.operation.subject, what=ENDED, words=words, lines=lines, exit_code=code
         )

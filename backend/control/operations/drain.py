@@ -7,10 +7,10 @@ from backend.contract.entities import Drain
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.ledger import Target
+from backend.control.ledger import ROLLING_BACK
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.unload import dismiss, is_seen_gone, prove_all_absent
-from backend.control.views import FleetState
+from backend.control.views import FleetState, Target
 
 ANSWER_SECONDS = 15.0
 _FOREVER = 3600.0
@@ -21,6 +21,8 @@ async def drain(conduct: Conduct) -> int:
     operation = conduct.operation
     hosts = _leader_first(operation.targets)
     silent = await conduct.connect(set(hosts))
+    if conduct.has_step(ROLLING_BACK):
+        return await _take_back(conduct, hosts, silent)
     if silent and not conduct.has_step("draining"):
         words = "; ".join(f"{host}: {why}" for host, why in silent.items())
         return conduct.end(UNREACHABLE, f"not drained, as a drain is kept at every rank's agent; {words}")
@@ -67,6 +69,25 @@ async def _start(conduct: Conduct, hosts: list[HostId]) -> int | None:
         await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
         return conduct.end(UNKNOWN if outcome.result is None else REFUSED, words)
     return None
+
+
+async def _take_back(conduct: Conduct, hosts: list[HostId], silent: dict[HostId, str]) -> int:
+    """Cancel the drain wherever it is still open. A leader that is gone already cannot be brought back."""
+    subject = conduct.operation.subject
+    leader = min(conduct.operation.targets, key=lambda target: target.rank)
+    if leader.host not in silent and _is_gone(conduct.reach.state, leader):
+        return await _finish(conduct, hosts, "done")
+    generation = conduct.operation.load_generation
+    is_open = [
+        host
+        for host in hosts
+        if (kept := _drain_at(conduct.reach.state, host, subject, generation)) is not None and not kept.outcome
+    ]
+    await _cancel(conduct, [host for host in is_open if host not in silent])
+    if silent:
+        words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        return conduct.end(UNREACHABLE, f"the drain of {subject} may still be open where nobody answers; {words}")
+    return conduct.end(FAILED, f"{subject} serves on: the drain was taken back")
 
 
 async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:

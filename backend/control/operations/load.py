@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 
 import msgspec
 
-from backend.contract.commands import Capacities, Check, Expect, Load, ProbeDial, ProbeListen, ReadLog, Reserve
+from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
 from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.ledger import ROLLING_BACK, Target
+from backend.control.ledger import ROLLING_BACK
 from backend.control.operations.conduct import Conduct, Outcome
+from backend.control.operations.dialling import dial, dials_of
 from backend.control.operations.unload import is_seen_gone, prove_all_absent, release
+from backend.control.views import FleetState, Target
+from backend.failpoints import failpoint
 
 RESERVE_SECONDS = 15.0
 CHECK_SECONDS = 60.0
-LISTEN_SECONDS = 10.0
-DIAL_SECONDS = 3.0
-_DIAL_TRIES = 3
 SLACK_SECONDS = 30.0
 """Added to the sum of the plan's phases: the time that commands and answers take on their way."""
 LOG_TAIL_BYTES = 4096
@@ -35,13 +34,15 @@ async def load(conduct: Conduct) -> int:
         return conduct.end(REFUSED, "the operation holds no plan, so there is nothing to load")
     silent = await conduct.connect(set(plan.hosts))
     if conduct.has_step(ROLLING_BACK):
-        return await _roll_back(conduct, plan, {}, "resumed while rolling back", FAILED)
+        return await _roll_back(conduct, plan, {}, conduct.words_of(ROLLING_BACK), FAILED)
     if silent:
         return await _give_up(conduct, plan, silent)
     if not conduct.has_step("load"):
+        failpoint("operation.before_reserve")
         reserved = await _reserve(conduct, plan)
         if reserved is not None:
             return reserved
+        failpoint("operation.before_check")
         refused = await _check(conduct, plan)
         if refused is not None:
             return refused
@@ -98,19 +99,22 @@ async def _reserve(conduct: Conduct, plan: Plan) -> int | None:
 
 
 async def _check(conduct: Conduct, plan: Plan) -> int | None:
-    """Every guard that needs a host, all hosts heard out. None goes on."""
+    """Every guard that needs a host, all heard out under one deadline and told together. None goes on."""
     conduct.step(plan.replica, "check", f"checking at {', '.join(plan.hosts)}", phase="checking")
+    deadline = asyncio.get_running_loop().time() + CHECK_SECONDS
     found = await asyncio.gather(*(_check_host(conduct, plan, host) for host in plan.hosts))
-    findings = [finding for some in found for finding in some]
-    if not has_refusal(findings):
+    refusing = {host for host, some in zip(plan.hosts, found, strict=True) if has_refusal(some)}
+    findings = list(dict.fromkeys(finding for some in found for finding in some))
+    if dials := dials_of(plan, refusing):
         conduct.step(plan.replica, "dial", "dialling the advertised addresses", phase="dialling")
-        findings += await _dial_all(conduct, plan)
+        dialled = await asyncio.gather(*(dial(conduct, *each, deadline) for each in dials))
+        findings += [finding for finding in dialled if finding is not None]
     for finding in findings:
         conduct.step(finding.subject, finding.severity, finding.words)
     if not has_refusal(findings):
         return None
     await _release_all(conduct, plan.hosts)
-    refusals = tuple(finding.words for finding in findings if finding.severity == "refuse")
+    refusals = tuple(finding.words for finding in findings if finding.is_refusal)
     return conduct.end(REFUSED, f"nothing was started; {' '.join(refusals)}", lines=refusals)
 
 
@@ -125,54 +129,6 @@ async def _check_host(conduct: Conduct, plan: Plan, host: HostId) -> list[Findin
         remedy = f"Look at the agent of {host}, then load again."
         findings.append(refuse("check.failed", host, expected="an answer", found=outcome.words, remedy=remedy))
     return findings
-
-
-async def _dial_all(conduct: Conduct, plan: Plan) -> list[Finding]:
-    """Prove from rank 0's host that each worker elsewhere can be reached at the address it advertises."""
-    leader = next((shard for shard in plan.shards if shard.rank == 0), None)
-    if leader is None:
-        return [refuse("plan.leader", plan.replica, expected="a rank 0", found="none", remedy="Plan again.")]
-    others = [shard for shard in plan.shards if shard.host != leader.host and shard.ports]
-    found = await asyncio.gather(*(_dial(conduct, leader, shard) for shard in others))
-    return [finding for finding in found if finding is not None]
-
-
-async def _dial(conduct: Conduct, leader: PlannedShard, worker: PlannedShard) -> Finding | None:
-    nonce, port = os.urandom(8).hex(), worker.ports[0]
-    name = f"{worker.rank}-{nonce}"
-    listen = ProbeListen(
-        op_id=conduct.op_id(f"listen-{name}"), address=worker.advertise, port=port, nonce=nonce, seconds=LISTEN_SECONDS
-    )
-    listening = asyncio.create_task(conduct.ask(worker.host, listen, LISTEN_SECONDS + DIAL_SECONDS))
-    words = "not dialled"
-    try:
-        for attempt in range(1, _DIAL_TRIES + 1):
-            dial = ProbeDial(
-                op_id=conduct.op_id(f"dial-{name}-{attempt}"),
-                address=worker.advertise,
-                port=port,
-                nonce=nonce,
-                seconds=DIAL_SECONDS,
-            )
-            outcome = await conduct.ask(leader.host, dial, DIAL_SECONDS + RESERVE_SECONDS)
-            if outcome.succeeded and outcome.value.get("answered") is True:
-                return None
-            words = str(outcome.value.get("words") or outcome.words)
-            if listening.done() and listening.result().value.get("heard") is not True:
-                heard = listening.result()
-                words = f"{worker.host} could not listen there: {heard.value.get('words') or heard.words}"
-                break
-            await asyncio.sleep(0.3)
-    finally:
-        listening.cancel()
-        await asyncio.wait({listening})
-    return refuse(
-        "address.unreachable",
-        worker.node_id,
-        expected=f"{leader.host} reaches {worker.advertise}:{port} of {worker.host}",
-        found=words,
-        remedy=f"Set advertise in {worker.host}'s agent.toml to an address that {leader.host} can reach.",
-    )
 
 
 async def _release_all(conduct: Conduct, hosts: Iterable[HostId]) -> None:
@@ -191,6 +147,7 @@ async def _load(conduct: Conduct, plan: Plan) -> int:
     for group in (workers, leader):
         if not group:
             continue
+        failpoint("operation.before_leader" if group is leader else "operation.before_load")
         ranks = ", ".join(str(shard.rank) for shard in group)
         conduct.step(plan.replica, "loading", f"loading rank {ranks}", phase="loading")
         answers = await asyncio.gather(*(_load_shard(conduct, plan, shard) for shard in group))
@@ -203,7 +160,7 @@ async def _load(conduct: Conduct, plan: Plan) -> int:
 
 
 async def _load_shard(conduct: Conduct, plan: Plan, shard: PlannedShard) -> Outcome:
-    seconds = sum(phase.seconds for phase in plan.phases) + SLACK_SECONDS
+    seconds, formula = load_limit(plan)
     command = Load(
         op_id=conduct.op_id(f"load-{shard.rank}"),
         node_id=shard.node_id,
@@ -218,10 +175,31 @@ async def _load_shard(conduct: Conduct, plan: Plan, shard: PlannedShard) -> Outc
     )
     conduct.step(shard.node_id, "load", f"rank {shard.rank} sent to {shard.host}")
     outcome = await conduct.ask(shard.host, command, seconds)
+    if outcome.result is None and outcome.sent:
+        seen = phase_seen(conduct.reach.state, shard)
+        outcome = msgspec.structs.replace(
+            outcome, words=f"{outcome.words}, which is {formula}; its agent last said: {seen}"
+        )
     words = "up" if outcome.succeeded else outcome.words
     tail = tuple(str(line) for line in outcome.value.get("log_tail", ()))
     conduct.step(shard.node_id, "loaded" if outcome.succeeded else "failed", f"rank {shard.rank}: {words}", lines=tail)
     return outcome
+
+
+def load_limit(plan: Plan) -> tuple[float, str]:
+    """The longest that one rank's LOAD may stay unanswered, in seconds, and the formula of that in words."""
+    seconds = sum(phase.seconds for phase in plan.phases) + SLACK_SECONDS
+    terms = [f"{phase.phase} {phase.seconds:g} s ({phase.formula})" for phase in plan.phases]
+    return seconds, " + ".join([*terms, f"{SLACK_SECONDS:g} s on the way"])
+
+
+def phase_seen(state: FleetState, planned: PlannedShard) -> str:
+    """The phase that a rank was in when its host last spoke."""
+    host = state.hosts.get(planned.host)
+    shard = host.entities.shards.get(planned.node_id) if host is not None else None
+    if shard is None or shard.node_generation != planned.node_generation:
+        return "nothing of this rank"
+    return f"{shard.state}, {shard.words}" if shard.words else shard.state
 
 
 async def _take_back(

@@ -8,9 +8,8 @@ from backend.contract.commands import Release, Unload
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId
 from backend.control.exit_codes import DONE, FAILED, UNKNOWN, UNREACHABLE
-from backend.control.ledger import Target
 from backend.control.operations.conduct import Conduct, Outcome
-from backend.control.views import FleetState
+from backend.control.views import FleetState, Target
 
 UNLOAD_SECONDS = 180.0
 """Longest wait for one proof: TERM, grace, KILL, and the looks at group, port and device after them."""

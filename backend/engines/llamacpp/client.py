@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from backend.engines.driver import Completion
+from backend.engines.llamacpp.exchange import Answer, exchange
 from backend.engines.llamacpp.metrics import Census, SlotSeen, read_census, read_slots
 
 _CANARY_PROMPT = [3]  # a token id: needs no tokenizer, and every vocabulary has it
@@ -21,40 +21,31 @@ class Unanswered(ConnectionError):
 
 
 class EngineClient:
-    """One HTTP client for one engine on this host. Use as an async context manager."""
+    """One engine on this host, by its endpoint ``http://HOST:PORT``. Every deadline is for a whole answer."""
 
     def __init__(self, endpoint: str) -> None:
-        # trust_env: a proxy from the environment has no business between an agent and its own engine.
-        # No timeout of httpx's: it counts each read anew, and the deadlines here are for a whole answer.
-        self._http = httpx.AsyncClient(base_url=endpoint, trust_env=False, timeout=None)
         self.endpoint = endpoint
-
-    async def __aenter__(self) -> EngineClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self._http.aclose()
+        parts = urlsplit(endpoint)
+        self._host, self._port = parts.hostname or "", parts.port or 80
 
     async def is_up(self, seconds: float) -> bool:
         """Whether ``/health`` says 200. Says nothing about the workers: it stays so with all of them dead."""
         try:
-            return (await self._get("/health", seconds)).status_code == 200
+            return (await self._get("/health", seconds)).status == 200
         except (TimeoutError, Unanswered):
             return False
 
     async def census(self, seconds: float) -> Census:
         """Work in flight and counters. Raises TimeoutError, Unanswered."""
         answer = await self._get("/metrics", seconds)
-        if answer.status_code != 200:
-            raise Unanswered(f"/metrics answered {answer.status_code}")
+        if answer.status != 200:
+            raise Unanswered(f"/metrics answered {answer.status}")
         return read_census(answer.text)
 
     async def slots(self, seconds: float) -> tuple[SlotSeen, ...] | None:
         """The busy slots, None when this engine does not tell them. Raises TimeoutError, Unanswered."""
         answer = await self._get("/slots", seconds)
-        if answer.status_code != 200:
+        if answer.status != 200:
             return None
         return read_slots(_json(answer))
 
@@ -76,35 +67,35 @@ class EngineClient:
         """One completion, whole. At its deadline the connection is closed, so that the engine gives it up too."""
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._http.post("/completion", json=body)
+                answer = await exchange(self._host, self._port, "/completion", body)
         except TimeoutError:
             raise TimeoutError(f"no completion within {seconds:g} s") from None
-        except httpx.HTTPError as error:
+        except OSError as error:
             raise Unanswered(f"the completion was dropped: {_name(error)}") from error
-        if answer.status_code != 200:
-            raise Unanswered(f"the completion was refused with {answer.status_code}: {answer.text[:200]}")
+        if answer.status != 200:
+            raise Unanswered(f"the completion was refused with {answer.status}: {answer.text[:200]}")
         whole = _json(answer)
         if not isinstance(whole, dict) or not isinstance(whole.get("tokens_predicted"), int) or "content" not in whole:
             raise Unanswered(f"the completion is not understood: {answer.text[:200]}")
         return whole
 
-    async def _get(self, path: str, seconds: float) -> httpx.Response:
+    async def _get(self, path: str, seconds: float) -> Answer:
         try:
             async with asyncio.timeout(seconds):
-                return await self._http.get(path)
+                return await exchange(self._host, self._port, path)
         except TimeoutError:
             raise TimeoutError(f"{path} did not answer for {seconds:g} s") from None
-        except httpx.HTTPError as error:
+        except OSError as error:
             raise Unanswered(f"{path} was dropped: {_name(error)}") from error
 
 
-def _name(error: httpx.HTTPError) -> str:
+def _name(error: OSError) -> str:
     return f"{type(error).__name__} {error}".strip()
 
 
-def _json(answer: httpx.Response) -> Any:
+def _json(answer: Answer) -> Any:
     """The JSON of an answer, None when it is none."""
     try:
-        return msgspec.json.decode(answer.content)
+        return msgspec.json.decode(answer.body)
     except msgspec.DecodeError:
         return None

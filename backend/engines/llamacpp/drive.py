@@ -150,8 +150,7 @@ class LlamaCpp:
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
         """One greedy completion. Raises TimeoutError, ConnectionError."""
-        async with EngineClient(endpoint) as client:
-            return await client.complete(prompt, max_tokens, seconds)
+        return await EngineClient(endpoint).complete(prompt, max_tokens, seconds)
 
     def stop_steps(self, role: str) -> tuple[StopStep, ...]:
         """A leader needs a second TERM: with a request in flight it answers the first one only at its next ping."""

@@ -18,7 +18,7 @@ from backend.engines.driver import CanarySeen, PhaseSeen, Proven, Run, Seen
 from backend.engines.llamacpp.client import EngineClient
 from backend.engines.llamacpp.log_tail import LogTail
 from backend.engines.llamacpp.logs import LoadPicture, read_picture
-from backend.engines.llamacpp.pace import Pace, StartRefused, overrun, phase_limit
+from backend.engines.llamacpp.pace import Pace, StartRefused, next_look, overrun, phase_limit
 from backend.engines.llamacpp.peers import busy_words, find_peers, look_at, worker_addresses
 from backend.engines.llamacpp.placement import (
     buffers_by_rank,
@@ -31,7 +31,6 @@ from backend.engines.llamacpp.placement import (
 from backend.engines.llamacpp.serving import Service
 from backend.engines.llamacpp.sockets import SocketDiag, resident_bytes
 
-_LOADED_LOOK_SECONDS = 0.05
 _HEALTH_SECONDS = 1.0
 _MEASURE_SECONDS = 0.5
 
@@ -61,14 +60,14 @@ class LeaderDrive:
         """Runs until cancelled. Raises StartRefused when the start must end."""
         addresses = await worker_addresses(self._plan)
         with SocketDiag() as diag:
-            async with EngineClient(endpoint_here(self._run)) as client:
-                service = Service(self._run, self._see, self._pace, self._wall_ms, client, diag, addresses)
-                if self._run.adopted and self._run.shard.buffers:
-                    await self._prove_again(service)
-                else:
-                    await self._load(client, diag)
-                    await self._prove(service)
-                await service.watch()
+            client = EngineClient(endpoint_here(self._run))
+            service = Service(self._run, self._see, self._pace, self._wall_ms, client, diag, addresses)
+            if self._run.adopted and self._run.shard.buffers:
+                await self._prove_again(service)
+            else:
+                await self._load(client, diag)
+                await self._prove(service)
+            await service.watch()
 
     # Load
 
@@ -91,9 +90,10 @@ class LeaderDrive:
         offloaded = self._picture.offloaded
         layers = f"{offloaded.done} of {offloaded.total} layers offloaded" if offloaded else "placed"
         self._enter(ShardState.WARMING, f"{layers}, weights and KV as planned; sends a canary")
+        loaded_at = time.monotonic()
         while not await client.is_up(_HEALTH_SECONDS):
             self._check_limit("loading", began, "/health does not say 200")
-            await asyncio.sleep(_LOADED_LOOK_SECONDS)
+            await asyncio.sleep(next_look(time.monotonic() - loaded_at, self._pace.loading_look))
 
     async def _until(self, is_so: Callable[[LoadPicture], bool], phase: str, began: float, missing: str) -> None:
         """Read the log until the picture is so, within the phase's bound."""
@@ -104,8 +104,8 @@ class LeaderDrive:
             self._check_limit(phase, began, missing)
             self._measure()
             # Before the weights a look comes every 5 ms; while they are sent nothing needs to be that quick.
-            is_sending = self._picture.is_reading
-            await asyncio.sleep(_LOADED_LOOK_SECONDS if is_sending else self._pace.log_look)
+            longest = self._pace.loading_look if self._picture.is_reading else self._pace.log_look
+            await asyncio.sleep(next_look(time.monotonic() - began, longest))
 
     def _check_limit(self, phase: str, began: float, missing: str) -> None:
         seconds = time.monotonic() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from backend.contract.findings import Finding, refuse
@@ -9,13 +11,18 @@ from backend.contract.plans import Plan
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals and deadlines of a drive, all in seconds. The defaults are for production."""
+    """Intervals and deadlines of a drive, all in seconds. The defaults are for production.
+
+    While something starts, ``log_look``, ``hello_again`` and ``loading_look`` are the longest pauses between two looks;
+    ``next_look`` makes the first ones shorter.
+    """
 
     log_look: float = 0.005  # weights begin 20 ms after the engine's plan is printed
     hello_deadline: float = 1.0
     hello_again: float = 0.05
     loading_look: float = 0.05
-    ready_look: float = 0.25
+    ready_look: float = 0.25  # a leader's sockets to its workers
+    worker_look: float = 1.0  # a worker's leader, whose absence counts after leader_grace only
     lasting: float = 0.3  # a leader opens a dozen short connections before the one that stays
     leader_grace: float = 60.0
     poll: float = 1.0
@@ -26,6 +33,27 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     canary_deadline: float = 10.0
     stall: float = 10.0
     gone_again: float = 0.1
+
+
+SOONEST_LOOK = 0.002
+
+
+def next_look(waited: float, ceiling: float) -> float:
+    """The pause before the next look at something that was awaited for ``waited`` seconds so far, in seconds.
+
+    A sixteenth of the wait, from 2 ms to ``ceiling``: what comes soon is seen soon, and a long wait costs few looks.
+    """
+    return min(max(SOONEST_LOOK, waited / 16), ceiling)
+
+
+async def beat(period: float) -> None:
+    """Sleep to the next multiple of ``period`` seconds of the loop's clock.
+
+    Every look of an agent that comes as often comes at the same moment then: an idle host is woken once for all of
+    them, and being woken costs more than to look.
+    """
+    now = asyncio.get_running_loop().time()
+    await asyncio.sleep(period - now % period)
 
 
 class StartRefused(Exception):

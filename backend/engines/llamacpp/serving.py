@@ -14,7 +14,7 @@ from backend.engines.driver import CanarySeen, PeerLost, Run, Seen
 from backend.engines.llamacpp.census import GivenUpCanary, Progress, Reading, Track, follow, missed
 from backend.engines.llamacpp.client import EngineClient, Unanswered
 from backend.engines.llamacpp.metrics import Census
-from backend.engines.llamacpp.pace import Pace
+from backend.engines.llamacpp.pace import Pace, beat
 from backend.engines.llamacpp.peers import Peer, busy_words, find_peers, look_at, lost_words
 from backend.engines.llamacpp.sockets import SocketDiag, SocketSeen, has_ended, resident_bytes
 from backend.planning.engines.llamacpp import canary_slot
@@ -111,7 +111,7 @@ class Service:
             if census is not None and census.is_idle and self._is_canary_due():
                 self._see(CanarySeen(await self.try_canary(self._pace.canary_deadline)))
             is_busy = census is None or not census.is_idle
-            await asyncio.sleep(self._pace.poll_busy if is_busy else self._pace.poll)
+            await beat(self._pace.poll_busy if is_busy else self._pace.poll)
 
     def _is_canary_due(self) -> bool:
         return time.monotonic() >= self._canary_due and self._run.may_canary()
@@ -193,7 +193,7 @@ class Service:
                 self._has_lost = True
                 self._see(lost)
                 return
-            await asyncio.sleep(self._pace.ready_look)
+            await beat(self._pace.ready_look)
 
     async def _lost_peer(self) -> PeerLost | None:
         """The first rank whose socket says that it is gone. Raises OSError."""

@@ -15,13 +15,14 @@ from backend.contract.reports import Measurement
 from backend.contract.states import ShardState, shard_state
 from backend.contract.words import UnixMs
 from backend.engines.driver import LeaderGone, PhaseSeen, Run, Seen
-from backend.engines.llamacpp.pace import Pace, StartRefused, overrun, phase_limit
+from backend.engines.llamacpp.pace import Pace, StartRefused, beat, next_look, overrun, phase_limit
 from backend.engines.llamacpp.rpc import KNOWN_PROTOCOLS, Greeting, hello
 from backend.engines.llamacpp.sockets import (
     ESTABLISHED,
     LISTEN,
     FourTuple,
     SocketDiag,
+    SocketSeen,
     has_ended,
     resident_bytes,
     socket_inodes,
@@ -29,12 +30,15 @@ from backend.engines.llamacpp.sockets import (
 
 ENOUGH = 0.9
 """The share of its planned weights that a worker must hold to count as loaded; some pages may not be touched yet."""
-_MEASURE_SECONDS = 1.0
 _MEASURE_LOADING_SECONDS = 0.25
 
 
 class Attachment:
-    """Pure: from "which client, how much memory" to phases. Only a connection that lasts is a leader."""
+    """Pure: from "which client, how much memory, how much received" to phases.
+
+    A leader opens a dozen short connections before the one that stays. So a client is a leader when its connection
+    lasts, or when the weights have come over it.
+    """
 
     def __init__(self, *, planned: int, lasting: float, grace: float, had_leader: bool = False) -> None:
         self._planned = planned
@@ -46,19 +50,29 @@ class Attachment:
         self._has_said_gone = False
         self.state = ShardState.LOADING if had_leader else ShardState.CONNECTING
 
-    def step(self, now: float, client: FourTuple | None, loaded: int | None) -> PhaseSeen | LeaderGone | None:
-        """One look. ``loaded`` is in bytes, None when it cannot be measured: then only the connection counts."""
+    def step(
+        self, now: float, client: FourTuple | None, loaded: int | None, received: int | None = None
+    ) -> PhaseSeen | LeaderGone | None:
+        """One look. ``loaded`` is in bytes, None when it cannot be measured: then only the connection counts.
+
+        ``received`` is what came over this very connection, in bytes; None when the kernel does not tell.
+        """
         if client != self._client:
             self._client, self._since = client, now
         if client is None:
             return self._alone(now)
-        if now - self._since < self._lasting:
+        has_weights = received is not None and 0 < ENOUGH * self._planned <= received
+        if now - self._since < self._lasting and not has_weights:
             return None
         self._alone_since = None
         if self.state is ShardState.CONNECTING:
             return self._enter(ShardState.LOADING, f"leader {client.remote}:{client.remote_port} attached")
-        if self.state is ShardState.LOADING and (loaded is None or loaded >= ENOUGH * self._planned):
+        if self.state is not ShardState.LOADING:
+            return None
+        if loaded is None or loaded >= ENOUGH * self._planned:
             return self._enter(ShardState.READY, self._holds(loaded))
+        if has_weights:
+            return self._enter(ShardState.READY, f"received its {self._planned} bytes of weights, leader attached")
         return None
 
     def _holds(self, loaded: int | None) -> str:
@@ -117,7 +131,7 @@ class WorkerDrive:
             if time.monotonic() >= end:
                 waited_for = f"nothing of this worker listens on port {self._port}"
                 raise overrun(self._run.plan, self._subject, "connecting", limit, waited_for)
-            await asyncio.sleep(self._pace.hello_again)
+            await asyncio.sleep(next_look(time.monotonic() - end + limit, self._pace.hello_again))
         self._see(PhaseSeen(ShardState.CONNECTING, "adopted: listens, not greeted, as it may have a leader"))
 
     async def _greet(self, diag: SocketDiag) -> Greeting:
@@ -129,14 +143,19 @@ class WorkerDrive:
             left = began + limit - time.monotonic()
             if left <= 0:
                 raise overrun(self._run.plan, self._subject, "connecting", limit, waited_for)
-            if self._listens(diag) and self._client(diag) is None:
+            listens = self._listens(diag)
+            other = self._served(diag) if listens else None
+            if other is not None:
+                client = f"{other.ends.remote}:{other.ends.remote_port}"
+                waited_for = f"it serves another client, {client}, and a leader would hang behind that"
+            elif listens:
                 try:
                     return await hello(self._run.shard.advertise, self._port, min(left, self._pace.hello_deadline))
                 except TimeoutError:
                     waited_for = f"no answer to HELLO on port {self._port}: it accepts a connection and says nothing"
                 except OSError as error:
                     waited_for = f"HELLO on port {self._port}: {error}"
-            await asyncio.sleep(self._pace.hello_again)
+            await asyncio.sleep(next_look(time.monotonic() - began, self._pace.hello_again))
 
     def _check_protocol(self, greeting: Greeting) -> None:
         """Refuse another major than the plan's release speaks; a release that is not known here is taken as it is."""
@@ -160,39 +179,48 @@ class WorkerDrive:
         # None: the kernel does not show this process's descriptors. Then any listener must do.
         return any(inodes is None or seen.inode in inodes for seen in listeners)
 
-    def _client(self, diag: SocketDiag) -> FourTuple | None:
+    def _served(self, diag: SocketDiag) -> SocketSeen | None:
         """The one client that is connected now, by an exact look-up while it stays the same."""
         if self._known is not None:
             seen = diag.look(self._known)
             if seen is not None and seen.state == ESTABLISHED:
-                return self._known
+                return seen
         # A queued client has no process yet (inode 0): it is not the one served.
-        served = [seen.ends for seen in diag.dump(ESTABLISHED, local_port=self._port) if seen.inode]
-        self._known = served[0] if served else None
-        return self._known
+        served = [seen for seen in diag.dump(ESTABLISHED, local_port=self._port) if seen.inode]
+        self._known = served[0].ends if served else None
+        return served[0] if served else None
 
     async def _watch(self, diag: SocketDiag) -> None:
         """Look at the client and the memory until cancelled."""
         pace, run = self._pace, self._run
         planned = int(run.shard.bound.weights)
         baseline = self._baseline()
-        before = shard_state(run.shard.state)
-        had_leader = run.adopted and before in (ShardState.LOADING, ShardState.READY, ShardState.DRAINING)
+        known = shard_state(run.shard.state)
+        had_leader = run.adopted and known in (ShardState.LOADING, ShardState.READY, ShardState.DRAINING)
         attachment = Attachment(planned=planned, lasting=pace.lasting, grace=pace.leader_grace, had_leader=had_leader)
-        measure_at = 0.0
+        measure_at, changed_at = 0.0, time.monotonic()
+        before: FourTuple | None = None
         while True:
             now = time.monotonic()
             memory = self._memory()
             loaded = None if memory is None or baseline is None else max(0, memory - baseline)
-            client = None if has_ended(run.pid) else self._client(diag)
-            seen = attachment.step(now, client, loaded)
+            served = self._served(diag)
+            if served is None and has_ended(run.pid):
+                return  # its agent sees the exit; no leader left it
+            client, received = (served.ends, served.received_bytes) if served is not None else (None, None)
+            if client != before:
+                before, changed_at = client, now
+            seen = attachment.step(now, client, loaded, received)
             if seen is not None:
                 self._see(seen)
             is_ready = attachment.state is ShardState.READY
-            if now >= measure_at or seen is not None:
+            if is_ready or now >= measure_at or seen is not None:
                 self._see(self._measurement(memory, loaded, planned))
-                measure_at = now + (_MEASURE_SECONDS if is_ready else _MEASURE_LOADING_SECONDS)
-            await asyncio.sleep(pace.ready_look if is_ready else pace.loading_look)
+                measure_at = now + _MEASURE_LOADING_SECONDS
+            if is_ready:
+                await beat(pace.worker_look)
+            else:
+                await asyncio.sleep(next_look(now - changed_at, pace.loading_look))
 
     def _baseline(self) -> int | None:
         """What the worker had before any weights. For an adopted one that is not known: on the CPU all of it counts."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from backend.planning.engines.llamacpp import LLAMACPP
+from backend.planning.engines.p4 import P4_RULES
 from backend.planning.engines.rules import EngineRules, Seat
+from backend.planning.engines.sglang import SGLANG
+from backend.planning.engines.vllm import VLLM
 
-RULES: dict[str, EngineRules] = {LLAMACPP.engine: LLAMACPP}
+_ALL: tuple[EngineRules, ...] = (LLAMACPP, P4_RULES, VLLM, SGLANG)
+RULES: dict[str, EngineRules] = {rules.engine: rules for rules in _ALL}
 
 
 class UnknownEngine(ValueError):

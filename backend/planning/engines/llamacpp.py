@@ -12,7 +12,7 @@ from backend.contract.plans import Bound, PhaseBound, Plan, PlannedShard, Profil
 from backend.planning.engines import llamacpp_bounds, llamacpp_options
 from backend.planning.engines.llamacpp_bounds import placed_counts
 from backend.planning.engines.llamacpp_options import is_quantized, option_flags, option_value
-from backend.planning.engines.rules import Seat
+from backend.planning.engines.rules import Seat, beyond_training
 
 LEADER, WORKER = "leader", "worker"
 TRIED_ARCHITECTURES = ("llama",)
@@ -33,6 +33,8 @@ class LlamaCpp:
 
     engine = "llamacpp"
     content_type = "application/vnd.ringtop.llamacpp.v1"
+    reads_header = True
+    places_layers = True
 
     def seats(self, profile: Profile, model: ModelFacts | None) -> tuple[Seat, ...]:
         """The leader, then the workers in layer order; the last one holds the output as well."""
@@ -99,8 +101,29 @@ class LlamaCpp:
         return ()
 
     def check_options(self, profile: Profile) -> tuple[Finding, ...]:
-        """The allowlist."""
-        return llamacpp_options.check_options(profile)
+        """The allowlist, one device per rank, and a micro-batch within the batch."""
+        found = list(llamacpp_options.check_options(profile))
+        if profile.devices > 1:
+            found.append(
+                refuse(
+                    "ranks.devices",
+                    "devices",
+                    expected="1 device per rank, as each worker of llama.cpp has one",
+                    found=f"devices = {profile.devices} in the profile",
+                    remedy="Leave devices out and raise ranks instead.",
+                )
+            )
+        if profile.n_ubatch > profile.n_batch:
+            found.append(
+                warn(
+                    "batch.order",
+                    "n_ubatch",
+                    expected=f"at most n_batch = {profile.n_batch}",
+                    found=f"n_ubatch = {profile.n_ubatch} in the profile",
+                    remedy="The engine cuts it to n_batch without a word. Lower it, or raise n_batch.",
+                )
+            )
+        return tuple(found)
 
     def check_model(self, profile: Profile, model: ModelFacts) -> tuple[Finding, ...]:
         """Not derived outside the tried architectures; a context beyond training is allocated and never used."""
@@ -116,17 +139,8 @@ class LlamaCpp:
                     remedy="Its sizes are estimates and will not be compared with the engine's report.",
                 )
             )
-        if 0 < model.context_train < profile.context:
-            found.append(
-                warn(
-                    "context.training",
-                    model.path,
-                    expected=f"at most {model.context_train} tokens, the context it was trained with",
-                    found=f"context = {profile.context} in the profile",
-                    remedy="The KV cache is allocated in full, and each stream is capped at the trained context.",
-                )
-            )
-        return tuple(found)
+        consequence = "The KV cache is allocated in full, and each stream is capped at the trained context."
+        return (*found, *beyond_training(profile, model, profile.context, consequence))
 
     def check_cpu(self, profile: Profile, model: ModelFacts, missing: tuple[str, ...]) -> str:
         """Quantized weights and a quantized K cache execute the missing instructions; f16, bf16 and f32 do not."""

@@ -7,7 +7,6 @@ its float32 arithmetic. Compute buffers differ by build and are only estimated.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, Profile, Term
@@ -82,78 +81,81 @@ def _f32(value: float) -> float:
 
 def _alone(model: ModelFacts, profile: Profile, blocks: int, derived: bool) -> Bound:
     """One rank: every layer, the output and the embedding. On the CPU a tied embedding is one mapping, counted once."""
-    embedding = model.token_embd_bytes
-    twice = embedding if not model.has_output and profile.device != "CPU" else 0
-    terms = [
+    parts = [
         Term("blocks", blocks, "B", f"blk.0..{model.n_layer - 1}, each tensor padded, from the header"),
         Term("output", model.output_bytes, "B", "output_norm and output, from the header"),
-        Term("embedding", embedding, "B", "token_embd, mapped from the file"),
+        Term("embedding", model.token_embd_bytes, "B", "token_embd, mapped from the file"),
     ]
-    if twice:
-        terms.append(Term("tied output", twice, "B", "no output.weight: token_embd once more on the device"))
-    kv, kv_terms = _kv(model, profile, model.n_layer)
-    compute, compute_terms = _compute(model, profile, holds_output=True)
-    store, store_terms = _prompt_cache(profile)
+    if not model.has_output and profile.device != "CPU":
+        parts.append(
+            Term("tied output", model.token_embd_bytes, "B", "no output.weight: token_embd once more on the device")
+        )
     return _bound(
-        weights=blocks + model.output_bytes + embedding + twice,
-        kv=kv,
-        compute=compute + store,
-        result=0,
+        _sum("weights", parts, "held by the one rank"),
+        _kv(model, profile, model.n_layer),
+        _compute(model, profile, holds_output=True),
+        _prompt_cache(profile),
+        _no_result(),
         derived=derived,
-        terms=(*terms, *kv_terms, *compute_terms, *store_terms, _no_result()),
     )
 
 
 def _leader(model: ModelFacts, profile: Profile, derived: bool) -> Bound:
     """Rank 0 of a ring holds the embedding, a range of the mapped file, and no layer."""
-    rows = _micro_batch(profile)
-    compute = rows * 4 * (2 * model.n_embd + _cells(profile) // 2)
-    store, store_terms = _prompt_cache(profile)
+    rows, cells = _micro_batch(profile), _cells(profile)
+    compute = rows * 4 * (2 * model.n_embd + cells // 2)
+    embedding = Term("embedding", model.token_embd_bytes, "B", "token_embd, mapped from the file")
     return _bound(
-        weights=model.token_embd_bytes,
-        kv=0,
-        compute=compute + store,
-        result=0,
-        derived=derived,
-        terms=(
-            Term("embedding", model.token_embd_bytes, "B", "token_embd, mapped from the file"),
-            Term("compute", compute, "B", f"estimate: {rows} rows × 4 × (2 × n_embd + cells / 2)"),
-            *store_terms,
-            _no_result(),
+        _sum("weights", [embedding], "rank 0 holds no layer"),
+        Term("KV", 0, "B", "rank 0 holds no layer"),
+        Term(
+            "compute",
+            compute,
+            "B",
+            "estimate: rows × 4 × (2 × n_embd + cells / 2)",
+            (_rows(profile, rows), _n_embd(model), _cells_term(profile)),
         ),
+        _prompt_cache(profile),
+        _no_result(),
+        derived=derived,
     )
 
 
 def _worker(
     model: ModelFacts, profile: Profile, layers: tuple[int, int], held: int, is_last: bool, derived: bool
 ) -> Bound:
-    terms = [Term("blocks", held, "B", f"blk.{layers[0]}..{layers[1] - 1}, each tensor padded, from the header")]
-    weights = held
+    parts = [Term("blocks", held, "B", f"blk.{layers[0]}..{layers[1] - 1}, each tensor padded, from the header")]
     if is_last:
-        weights += model.output_bytes
-        terms.append(Term("output", model.output_bytes, "B", "output_norm and output, from the header"))
+        parts.append(Term("output", model.output_bytes, "B", "output_norm and output, from the header"))
         if not model.has_output:
-            weights += model.token_embd_bytes
-            terms.append(Term("tied output", model.token_embd_bytes, "B", "no output.weight: token_embd once more"))
-    kv, kv_terms = _kv(model, profile, layers[1] - layers[0])
-    compute, compute_terms = _compute(model, profile, holds_output=is_last)
-    result, result_terms = _result(model, profile, is_last)
+            parts.append(Term("tied output", model.token_embd_bytes, "B", "no output.weight: token_embd once more"))
     return _bound(
-        weights=weights,
-        kv=kv,
-        compute=compute,
-        result=result,
+        _sum("weights", parts, f"layers {layers[0]} to {layers[1] - 1}"),
+        _kv(model, profile, layers[1] - layers[0]),
+        _compute(model, profile, holds_output=is_last),
+        None,
+        _result(model, profile, is_last),
         derived=derived,
-        terms=(*terms, *kv_terms, *compute_terms, *result_terms),
     )
 
 
-def _bound(*, weights: int, kv: int, compute: int, result: int, derived: bool, terms: Iterable[Term]) -> Bound:
+def _sum(name: str, parts: list[Term], source: str) -> Term:
+    return Term(name, sum(part.value for part in parts), "B", f"the sum of: {source}", tuple(parts))
+
+
+def _bound(weights: Term, kv: Term, compute: Term, cache: Term | None, result: Term, *, derived: bool) -> Bound:
     limit = Term(
         "result limit", RESULT_LIMIT, "B", "the most one result may take: retained_bytes of the lifecycle envelope"
     )
     return Bound(
-        Bytes(weights), Bytes(kv), Bytes(compute), Bytes(result), Bytes(RESULT_LIMIT), derived, (*terms, limit)
+        weights=Bytes(weights.value),
+        kv=Bytes(kv.value),
+        compute=Bytes(compute.value + (cache.value if cache else 0)),
+        result=Bytes(result.value),
+        result_limit=Bytes(RESULT_LIMIT),
+        derived=derived,
+        terms=tuple(term for term in (weights, kv, compute, cache, result, limit) if term is not None),
+        result_derived=derived,
     )
 
 
@@ -167,49 +169,78 @@ def _micro_batch(profile: Profile) -> int:
     return min(profile.n_ubatch, profile.n_batch, _cells(profile))
 
 
-def _kv(model: ModelFacts, profile: Profile, layers: int) -> tuple[int, tuple[Term, ...]]:
+def _rows(profile: Profile, rows: int) -> Term:
+    return Term("rows", rows, "", f"n_ubatch {profile.n_ubatch}, cut to n_batch {profile.n_batch} and the context")
+
+
+def _cells_term(profile: Profile) -> Term:
+    return Term("cells", _cells(profile), "", f"context {profile.context} padded to {_CELL_PADDING}, one unified cache")
+
+
+def _n_embd(model: ModelFacts) -> Term:
+    return Term("n_embd", model.n_embd, "", "from the header")
+
+
+def _kv(model: ModelFacts, profile: Profile, layers: int) -> Term:
     k_type, v_type = str(option_value(profile, "cache_type_k")), str(option_value(profile, "cache_type_v"))
     k_row = row_bytes(k_type, padded(model.key_length * model.n_head_kv, _ROWS[k_type][0]))
     v_row = row_bytes(v_type, padded(model.value_length * model.n_head_kv, _ROWS[v_type][0]))
-    cells = _cells(profile)
-    return (k_row + v_row) * cells * layers, (
-        Term("K row", k_row, "B", f"{k_type}: {model.key_length} × {model.n_head_kv} KV heads"),
-        Term("V row", v_row, "B", f"{v_type}: {model.value_length} × {model.n_head_kv} KV heads"),
-        Term("cells", cells, "", f"context {profile.context} padded to {_CELL_PADDING}, one unified cache"),
-        Term("KV layers", layers, "", "KV = (K row + V row) × cells × layers"),
+    return Term(
+        "KV",
+        (k_row + v_row) * _cells(profile) * layers,
+        "B",
+        "(K row + V row) × cells × layers",
+        (
+            Term("K row", k_row, "B", f"{k_type}: {model.key_length} × {model.n_head_kv} KV heads"),
+            Term("V row", v_row, "B", f"{v_type}: {model.value_length} × {model.n_head_kv} KV heads"),
+            _cells_term(profile),
+            Term("layers", layers, "", "of this rank"),
+        ),
     )
 
 
-def _compute(model: ModelFacts, profile: Profile, *, holds_output: bool) -> tuple[int, tuple[Term, ...]]:
+def _compute(model: ModelFacts, profile: Profile, *, holds_output: bool) -> Term:
     """An upper estimate for one device: activations of a layer about four times as wide inside, mask, logits."""
     rows, cells = _micro_batch(profile), _cells(profile)
     floats = 15 * model.n_embd + cells // 2
-    formula = "15 × n_embd + cells / 2"
+    formula, parts = "15 × n_embd + cells / 2", [_rows(profile, rows), _n_embd(model), _cells_term(profile)]
     if holds_output:
         floats += model.n_vocab
         formula += " + n_vocab"
+        parts.append(Term("n_vocab", model.n_vocab, "", "from the header"))
     if option_value(profile, "flash_attn") == "off":
         floats += 2 * model.n_head * cells
         formula += " + 2 × heads × cells"
-    return rows * 4 * floats, (Term("compute", rows * 4 * floats, "B", f"estimate: {rows} rows × 4 × ({formula})"),)
+        parts.append(Term("heads", model.n_head, "", "from the header; flash_attn is off"))
+    return Term("compute", rows * 4 * floats, "B", f"estimate: rows × 4 × ({formula})", tuple(parts))
 
 
-def _prompt_cache(profile: Profile) -> tuple[int, tuple[Term, ...]]:
+def _prompt_cache(profile: Profile) -> Term | None:
     size = int(option_value(profile, "cram")) * _MIB
-    return size, ((Term("prompt cache", size, "B", "cram MiB of the leader host's memory"),) if size else ())
+    return Term("prompt cache", size, "B", "cram MiB of the leader host's memory") if size else None
 
 
-def _result(model: ModelFacts, profile: Profile, is_last: bool) -> tuple[int, tuple[Term, ...]]:
+def _result(model: ModelFacts, profile: Profile, is_last: bool) -> Term:
     """Bytes back to the leader for one micro-batch. The last rank returns logits of the rows that are sampled."""
-    rows = _micro_batch(profile)
-    hidden = rows * model.n_embd * 4 + 8
-    hop = Term("result", hidden, "B", f"{rows} rows × n_embd {model.n_embd} × 4 + 8")
     if not is_last:
-        return hidden, (hop,)
+        rows = _micro_batch(profile)
+        return Term(
+            "result",
+            rows * model.n_embd * 4 + 8,
+            "B",
+            "rows × n_embd × 4 + 8, the largest that goes back per hop",
+            (_rows(profile, rows), _n_embd(model)),
+        )
     sampled = profile.sequences + 1
-    logits = sampled * model.n_vocab * 4 + 8
-    return logits, (
-        Term("result", logits, "B", f"{sampled} sampled rows (sequences + canary) × n_vocab {model.n_vocab} × 4 + 8"),
+    return Term(
+        "result",
+        sampled * model.n_vocab * 4 + 8,
+        "B",
+        "sampled rows × n_vocab × 4 + 8, the largest that goes back per hop",
+        (
+            Term("sampled rows", sampled, "", f"{profile.sequences} sequences and the canary"),
+            Term("n_vocab", model.n_vocab, "", "from the header"),
+        ),
     )
 
 

@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Any
-
-import msgspec
-
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Profile
+from backend.planning.engines.options import Option, check_allowlist, flags_of, value_of
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-
-
-class Option(msgspec.Struct, frozen=True):
-    """One allowed option: its flag, its default, and either its choices or its inclusive range of integers."""
-
-    flag: str
-    default: str | int
-    choices: tuple[str, ...] = ()
-    least: int = 0
-    most: int = 0
-
-    @property
-    def allowed(self) -> str:
-        """The legal values in words."""
-        return ", ".join(self.choices) if self.choices else f"an integer of {self.least}..{self.most}"
-
-    def takes(self, value: Any) -> bool:
-        """Whether a value is legal. ``True`` is no integer here."""
-        if self.choices:
-            return isinstance(value, str) and value in self.choices
-        return isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
 
 
 OPTIONS: dict[str, Option] = {
@@ -71,43 +46,7 @@ REFUSED: dict[str, str] = {
 
 def check_options(profile: Profile) -> tuple[Finding, ...]:
     """One finding per option that is not allowed, not known, or has a value outside its range."""
-    found: list[Finding] = []
-    for name, value in sorted(profile.options.items()):
-        subject = f"options.{name}"
-        option = OPTIONS.get(name)
-        if name in REFUSED:
-            found.append(
-                refuse(
-                    "options.refused",
-                    subject,
-                    expected="an option that a profile may set",
-                    found=f"{name} = {value!r} in the profile",
-                    remedy=f"Remove it: {REFUSED[name]}.",
-                )
-            )
-        elif option is None:
-            near = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            found.append(
-                refuse(
-                    "options.unknown",
-                    subject,
-                    expected=f"one of {', '.join(OPTIONS)}",
-                    found=f"{name} = {value!r} in the profile",
-                    remedy=f"{hint}Remove it, or name one that llamacpp knows.",
-                )
-            )
-        elif not option.takes(value):
-            found.append(
-                refuse(
-                    "options.value",
-                    subject,
-                    expected=option.allowed,
-                    found=f"{value!r} in the profile",
-                    remedy=f"Give {name} a legal value, or leave it out for {option.default}.",
-                )
-            )
-    return tuple(found) or _check_pairs(profile)
+    return check_allowlist("llamacpp", OPTIONS, REFUSED, profile) or _check_pairs(profile)
 
 
 def _check_pairs(profile: Profile) -> tuple[Finding, ...]:
@@ -128,11 +67,7 @@ def _check_pairs(profile: Profile) -> tuple[Finding, ...]:
 
 def option_value(profile: Profile, name: str) -> str | int:
     """The value of an allowed option, or its default. Raises ValueError for a value outside its range."""
-    option = OPTIONS[name]
-    value = profile.options.get(name, option.default)
-    if not option.takes(value):
-        raise ValueError(f"option {name} is {value!r}; legal is {option.allowed}")
-    return value  # type: ignore[no-any-return]  # takes() has proven it
+    return value_of(OPTIONS, profile, name)
 
 
 def option_flags(profile: Profile) -> tuple[str, ...]:
@@ -140,10 +75,7 @@ def option_flags(profile: Profile) -> tuple[str, ...]:
 
     Raises ValueError for an option that is not on the allowlist, whoever sent the plan.
     """
-    for name in profile.options:
-        if name not in OPTIONS:
-            raise ValueError(f"option {name!r} is not one of {', '.join(OPTIONS)}")
-    return tuple(word for name, option in OPTIONS.items() for word in (option.flag, str(option_value(profile, name))))
+    return flags_of(OPTIONS, profile)
 
 
 def is_quantized(type_name: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from backend.contract.findings import Finding, refuse
+from backend.contract.findings import Finding, refuse, warn
 from backend.contract.reports import EngineFacts
-from backend.planning.fleet import HOST_MEMORY, engine_of, engine_trouble
+from backend.planning.fleet import HOST_MEMORY, committed_budget, engine_of, engine_trouble
 from backend.planning.guards.situation import Situation
-from backend.planning.placement import matching_devices
 
 
 def unknown(situation: Situation) -> Iterator[Finding]:
@@ -94,21 +93,63 @@ def engine(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def device(situation: Situation) -> Iterator[Finding]:
-    """A device under a name that the engine on that host does not use."""
-    wanted = situation.plan.profile.device
+def pool(situation: Situation) -> Iterator[Finding]:
+    """A host outside the pool that the profile belongs to, although somebody named it."""
+    wanted = situation.plan.profile.pool
     for report in situation.reports:
-        installed = engine_of(report, situation.plan.engine)
-        takes = [shard for shard in situation.shards_on(report.host) if situation.takes_device(shard)]
-        if installed is None or not takes or matching_devices(report, situation.plan.engine, wanted):
-            continue
-        yield refuse(
-            "device.missing",
-            report.host,
-            expected=f"device {wanted}, from the profile",
-            found=f"{situation.plan.engine} there has {', '.join(installed.devices) or 'no device'}",
-            remedy="Give the profile a name from that list; an engine built for other devices has other names.",
+        if wanted and report.facts.pool != wanted:
+            yield refuse(
+                "host.pool",
+                report.host,
+                expected=f"a host of pool {wanted}, from the profile",
+                found=f"pool {report.facts.pool}" if report.facts.pool else "a host of no pool",
+                remedy="Name another host, or set pool in its agent.toml.",
+            )
+
+
+def fabric(situation: Situation) -> Iterator[Finding]:
+    """A host on another network than the profile asks for, or ranks that would cross from one to another."""
+    wanted = situation.plan.profile.fabric
+    said = {report.host: report.facts.fabric for report in situation.reports}
+    for host, found in said.items():
+        if wanted and found != wanted:
+            yield refuse(
+                "host.fabric",
+                host,
+                expected=f"a host on fabric {wanted}, from the profile",
+                found=f"fabric {found}" if found else "a host on no fabric",
+                remedy="Name another host, or set fabric in its agent.toml.",
+            )
+    known = {found for found in said.values() if found}
+    if not wanted and len(known) > 1:
+        yield warn(
+            "fabric.differs",
+            situation.plan.replica,
+            expected="ranks on one fabric",
+            found=", ".join(f"{host} on {found or 'none'}" for host, found in said.items()),
+            remedy="Every token would cross between them. Set fabric in the profile, or name other hosts.",
         )
+
+
+def budgets(situation: Situation) -> Iterator[Finding]:
+    """CPU cores and power of a host against what its ranks are said to take."""
+    profile = situation.plan.profile
+    for report in situation.reports:
+        count = sum(situation.takes_device(shard) for shard in situation.shards_on(report.host))
+        used_cores, used_power = committed_budget(report)
+        cores, power = report.facts.cores or report.facts.cpu_count, report.facts.power_w
+        for id, need, has, used, unit in (
+            ("host.cores", profile.cpu_cores * count, cores, used_cores, "CPU cores"),
+            ("host.power", profile.power * count, power, used_power, "W"),
+        ):
+            if need and has and need > has - used:
+                yield refuse(
+                    id,
+                    report.host,
+                    expected=f"{need} {unit} left for {count} ranks, from the profile",
+                    found=f"{max(0, has - used)} of {has} {unit}",
+                    remedy="Unload something there, name another host, or lower the demand in the profile.",
+                )
 
 
 def release(situation: Situation) -> Iterator[Finding]:

@@ -12,11 +12,14 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId
 from backend.planning.engines.rules import EngineRules, Seat
-from backend.planning.fleet import FleetFacts
+from backend.planning.fleet import FleetFacts, machine_of
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan without findings, beside the facts that it was made from. ``named`` are the hosts somebody asked for."""
+    """A plan without findings, beside the facts that it was made from. ``named`` are the hosts somebody asked for.
+
+    ``version`` is that of the program that plans, or empty; ``catalog_stale`` why its catalog is not the file's.
+    """
 
     plan: Plan
     fleet: FleetFacts
@@ -26,12 +29,19 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelFacts | None
     model_words: str
     now_unix_ms: int
+    version: str = ""
+    catalog_stale: str = ""
 
     @property
     def reports(self) -> tuple[HostReport, ...]:
         """The reports of the plan's hosts that are live, rank 0's host first."""
         hosts = dict.fromkeys(shard.host for shard in self.plan.shards)
         return tuple(report for host in hosts if (report := self.fleet.report(host)) is not None)
+
+    @property
+    def machines(self) -> int:
+        """On how many machines the plan's live hosts are."""
+        return len({machine_of(report) for report in self.reports})
 
     @property
     def seated(self) -> tuple[tuple[PlannedShard, HostReport], ...]:
@@ -48,10 +58,20 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         return any(seat.rank == shard.rank and seat.takes_device for seat in self.seats)
 
 
-class Guard(msgspec.Struct, frozen=True):
-    """One check. ``drift`` is the one of the seven that it stands against, or empty; ``source`` is what it looks at."""
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is guarded, under the id that its findings carry.
+
+    ``prevents`` is what would happen without it, and ``drift`` the one of the seven that it stands against, or empty.
+    ``severity`` is refuse or warn; ``step`` the earliest at which it can know: ``plan``, ``recheck`` (before the
+    first command leaves), ``check`` (at each agent), ``start`` (engines up, no weights yet) or ``load``. ``source`` is
+    what it looks at. ``check`` is what runs at the plan; several guards may share one.
+    """
 
     id: str
-    drift: str
+    prevents: str
+    severity: str
+    remedy: str
     source: str
-    check: Callable[[Situation], Iterable[Finding]]
+    step: str = "plan"
+    drift: str = ""
+    check: Callable[[Situation], Iterable[Finding]] | None = None

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backend.contract.findings import Finding, refuse, warn
-from backend.planning.fleet import HOST_MEMORY, available_memory
+import msgspec
+
+from backend.contract.findings import Finding, has_refusal, refuse, warn
+from backend.contract.reports import HostReport
+from backend.contract.words import HostId
+from backend.planning.engines.p4 import P4, pairs_that_fit
+from backend.planning.fleet import HOST_MEMORY, available_memory, machine_memory, machine_of
 from backend.planning.guards.situation import Situation
-from backend.planning.placement import matching_devices
+from backend.planning.inventory import matching_devices
 
 
 def shape(situation: Situation) -> Iterator[Finding]:
@@ -47,6 +52,8 @@ def options(situation: Situation) -> Iterator[Finding]:
 def model_file(situation: Situation) -> Iterator[Finding]:
     """The model's header was read, and the file holds what it promises."""
     model, plan = situation.model, situation.plan
+    if not situation.rules.reads_header:
+        return
     if model is None:
         yield refuse(
             "model.unreadable",
@@ -73,26 +80,34 @@ def model_known(situation: Situation) -> Iterator[Finding]:
 
 def result(situation: Situation) -> Iterator[Finding]:
     """The largest result of a shard against what may be kept of one."""
+    profile = situation.plan.profile
     for shard in situation.plan.shards:
         if shard.bound.result > shard.bound.result_limit:
             yield refuse(
                 "bound.result",
                 f"{shard.node_id} on {shard.host}",
                 expected=f"results of at most {shard.bound.result_limit} bytes",
-                found=f"{shard.bound.result} bytes with n_ubatch = {situation.plan.profile.n_ubatch}",
-                remedy="Lower n_ubatch in the profile.",
+                found=f"{shard.bound.result} bytes with n_batch = {profile.n_batch}, n_ubatch = {profile.n_ubatch}",
+                remedy=_pairs(situation) or "Lower n_ubatch in the profile.",
             )
+
+
+def _pairs(situation: Situation) -> str:
+    """The batch sizes that would fit, largest batch first, for an engine whose result depends on both."""
+    if not isinstance(situation.rules, P4) or situation.model is None:
+        return ""
+    pairs = sorted(pairs_that_fit(situation.plan.profile, situation.model), key=lambda pair: -pair.n_batch)
+    offered = ", ".join(f"{pair.n_batch} with n_ubatch up to {pair.n_ubatch}" for pair in pairs)
+    return f"These fit: n_batch {offered}." if offered else "No batch fits this store. Raise store in options."
 
 
 def memory(situation: Situation) -> Iterator[Finding]:
     """Every device against the sum of the shards that the plan puts on it."""
     for report in situation.reports:
-        shards = situation.shards_on(report.host)
-        for name in dict.fromkeys(shard.device for shard in shards):
-            held = [shard for shard in shards if shard.device == name]
-            need, free = sum(shard.bound.memory for shard in held), available_memory(report, name)
+        for name, held in _by_device(situation, report.host).items():
+            need, free = sum(held.values()), available_memory(report, name)
             if need > free and (name == HOST_MEMORY or name in {device.name for device in report.facts.devices}):
-                nodes = " + ".join(f"{shard.node_id} {_mib(shard.bound.memory)}" for shard in held)
+                nodes = " + ".join(f"{node} {_mib(size)}" for node, size in held.items())
                 yield refuse(
                     "memory.short",
                     f"{name} on {report.host}",
@@ -100,6 +115,70 @@ def memory(situation: Situation) -> Iterator[Finding]:
                     found=f"{_mib(free)} neither in use nor promised to others",
                     remedy="Unload something there, lower context, or spread the replica over more hosts.",
                 )
+                yield from _smaller_batch(situation, report, name, free)
+
+
+def _smaller_batch(situation: Situation, report: HostReport, name: str, free: int) -> Iterator[Finding]:
+    """The largest micro-batch with which the shards would fit, where a smaller one is enough."""
+    profile, rules, model = situation.plan.profile, situation.rules, situation.model
+    counts = tuple(seat.layers[1] - seat.layers[0] for seat in situation.seats if seat.layers is not None)
+    ranks = [shard.rank for shard in situation.shards_on(report.host) if name in shard.all_devices]
+    if model is None or not counts or has_refusal(rules.check_options(profile)):
+        return
+
+    def fits(n_ubatch: int) -> bool:
+        smaller = msgspec.structs.replace(profile, n_ubatch=n_ubatch)
+        bounds = rules.bounds(model, smaller, counts)
+        return sum(bounds[rank].memory for rank in ranks) <= free
+
+    low, high = 0, min(profile.n_ubatch, profile.n_batch) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    if low > 0:
+        yield refuse(
+            "ubatch.memory",
+            f"{name} on {report.host}",
+            expected=f"n_ubatch of at most {low}, with which the estimate fits {_mib(free)}",
+            found=f"n_ubatch = {profile.n_ubatch} in the profile",
+            remedy="The engine would take it, load it all, and run out of memory at the first long prompt. Lower it.",
+        )
+
+
+def machine(situation: Situation) -> Iterator[Finding]:
+    """Agents of one machine each see all of its memory as free."""
+    machines: dict[str, list[HostReport]] = {}
+    for report in situation.reports:
+        machines.setdefault(machine_of(report), []).append(report)
+    for together in machines.values():
+        needs = {each.host: sum(_by_device(situation, each.host).get(HOST_MEMORY, {}).values()) for each in together}
+        free, need = machine_memory(situation.fleet, together[0]), sum(needs.values())
+        fits_alone = all(needs[each.host] <= available_memory(each, HOST_MEMORY) for each in together)
+        if len(together) > 1 and need > free and fits_alone:
+            yield refuse(
+                "memory.machine",
+                ", ".join(needs),
+                expected=f"{_mib(need)} free together: " + " + ".join(f"{host} {_mib(n)}" for host, n in needs.items()),
+                found=f"{_mib(free)}, which each of them counts as its own, as they are one machine",
+                remedy="The kernel would end the largest of them. Name a host of another machine, or lower context.",
+            )
+
+
+def limited(situation: Situation) -> Iterator[Finding]:
+    """In a unit or container with a memory limit the mapped model file and its page cache count as well."""
+    for report in situation.reports:
+        held = _by_device(situation, report.host).get(HOST_MEMORY, {})
+        leads = any(shard.rank == 0 for shard in situation.shards_on(report.host))
+        file = situation.rules.mapped_bytes(situation.model, situation.plan.profile) if situation.model and leads else 0
+        need, limit = sum(held.values()) + file, report.facts.memory_limit
+        if held and limit and need > limit:
+            yield refuse(
+                "memory.limited",
+                report.host,
+                expected=f"a limit of {_mib(need)} or more: {_mib(need - file)} of shards, {_mib(file)} of mapped file",
+                found=f"{_mib(limit)}, the memory limit of its agent's unit or container",
+                remedy="The kernel would end the leader (signal 9) within the load. Raise the limit (MemoryMax=).",
+            )
 
 
 def mapped(situation: Situation) -> Iterator[Finding]:
@@ -118,6 +197,16 @@ def mapped(situation: Situation) -> Iterator[Finding]:
                 found=f"{_mib(free)}",
                 remedy="The load will be slow; under a memory limit the kernel would end the leader (signal 9).",
             )
+
+
+def _by_device(situation: Situation, host: HostId) -> dict[str, dict[str, int]]:
+    """Bytes per device of a host, by shard. A shard of several devices is on each in equal parts."""
+    found: dict[str, dict[str, int]] = {}
+    for shard in situation.shards_on(host):
+        names = shard.all_devices
+        for name in names:
+            found.setdefault(name, {})[shard.node_id] = -(-shard.bound.memory // len(names))
+    return found
 
 
 def _mib(size: int) -> str:

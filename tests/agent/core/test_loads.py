@@ -204,3 +204,15 @@ def test_a_spawn_that_failed_leaves_nothing_held() -> None:
     assert world.answer("op-load-1").first_error == "no such program"
     assert world.state.entities.holds == {}
     assert world.is_quiet()
+
+
+def test_a_repeated_command_is_not_answered_before_its_first_answer_is_durable() -> None:
+    world, plan = World(), make_plan()
+    world.hold_sync = True
+    world.reserve(plan)
+    world.reserve(plan)
+    assert world.take(Send) == [], "a result was said that the journal may yet lose"
+    world.hold_sync = False
+    world.sync()
+    answers = [sent.event for sent in world.take(Send)]
+    assert [type(answer).__name__ for answer in answers] == ["Answered", "Answered"]

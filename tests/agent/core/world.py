@@ -151,8 +151,10 @@ class World:
         node = NodeId(f"{plan.replica}/{rank}")
         self.event(Ended(node, plan.load_generation, code, signal, f"signal {signal} (killed)", ("last line",)))
 
-    def gone(self, plan: Plan, rank: int) -> None:
-        self.event(Gone(NodeId(f"{plan.replica}/{rank}"), plan.load_generation))
+    def gone(self, plan: Plan, rank: int, *kinds: str) -> None:
+        """The proofs of these kinds of hold come; of both that an exit leaves when none is named."""
+        for kind in kinds or ("ports", "device"):
+            self.event(Gone(NodeId(f"{plan.replica}/{rank}"), plan.load_generation, kind))
 
     def unload(self, plan: Plan, rank: int, op: str = "un", generation: int | None = None) -> None:
         self.command(

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backend.agent.journal import Journal, JournalWriteFailed, Limits, SystemClock
+from backend.agent.journal import Journal, JournalWriteFailed, SystemClock
 from backend.agent.journal.head import Head, decode_head
 from backend.contract.entities import Canary, Change, JournalRecord, OpenOperation, Result
 from backend.contract.words import OpId, UnixMs
@@ -23,11 +23,13 @@ from tests.agent.journal.worlds import (
     append_each,
     closed_with,
     expected,
+    expected_words,
     open_journal,
     place,
     record,
     segments,
     steps,
+    words,
 )
 from tests.contract.factories import shard
 
@@ -164,14 +166,26 @@ async def test_reading_gives_the_same_records_from_memory_and_from_the_file(tmp_
 
 
 async def test_the_log_rotates_into_segments_that_continue_one_another(tmp_path: Path) -> None:
-    limits = Limits(segment_bytes=4096, allocate_bytes=1024, head_seconds=3600.0, ring_records=4)
+    limits = msgspec.structs.replace(SMALL, segment_bytes=2048, allocate_bytes=1024, ring_records=4)
     await closed_with(tmp_path, 60, limits=limits)
     assert len(segments(tmp_path)) > 2
     journal = open_journal(tmp_path, limits=limits)
-    assert steps(journal) == expected(60)
+    assert words(journal) == expected_words(60)
     assert [r.seq for r in journal.read(17, 30)] == list(range(18, 48))
-    assert all(journal.resolve(journal.cursor(seq)).from_seq == seq for seq in range(61))
+    assert all(journal.resolve(journal.cursor(seq)).from_seq == seq for seq in range(journal.head_seq + 1))
     await journal.close()
+
+
+@pytest.mark.parametrize("size", [250_000, 270_000, 500_000])
+async def test_records_larger_than_a_read_come_back(tmp_path: Path, size: int) -> None:
+    journal = open_journal(tmp_path, limits=msgspec.structs.replace(SMALL, ring_records=1))
+    for n in (1, 2, 3):
+        await journal.append([record(n), record(n, "p" * size)]).durable
+    assert [len(r.words) for r in journal.read(0, 9)][1::2] == [size] * 3
+    await journal.close()
+    again = open_journal(tmp_path)
+    assert [len(r.words) for r in again.replay()][1::2] == [size] * 3
+    await again.close()
 
 
 async def test_records_that_are_not_durable_cannot_be_read(tmp_path: Path) -> None:

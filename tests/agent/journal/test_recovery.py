@@ -13,6 +13,7 @@ from backend.agent.journal import Journal, JournalDamaged, Limits
 from backend.agent.journal.format import SEGMENT_HEADER_BYTES, FormatError, read_batch
 from backend.agent.journal.head import decode_head
 from backend.agent.journal.recovery import Damage, scan_segment
+from backend.agent.journal.sealing import read_seal
 from tests.agent.journal.worlds import (
     HOST,
     SMALL,
@@ -78,7 +79,8 @@ async def test_a_torn_tail_is_kept_beside_cut_off_and_said_in_the_journal(
     assert (recovered.kind, recovered.level, recovered.seq) == ("journal.recovered", "warn", 4)
     (torn,) = place(tmp_path).glob("*.torn")
     assert torn.read_bytes() == data[start:cut].rstrip(b"\0")
-    assert segment.stat().st_size == start
+    assert batch_offsets(segment.read_bytes())[-1] == start
+    assert read_seal(segment) is not None
     await append_each(journal, [5, 6])
     await journal.close()
     again = open_journal(tmp_path)
@@ -186,7 +188,7 @@ async def test_an_older_copy_of_the_log_is_refused_by_its_chain(tmp_path: Path) 
     shutil.rmtree(kept)
 
 
-ROTATING = Limits(segment_bytes=2048, allocate_bytes=512, head_seconds=3600.0)
+ROTATING = Limits(segment_bytes=2048, allocate_bytes=512, head_seconds=3600.0, reserve_bytes=8192)
 
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])

@@ -13,7 +13,7 @@ from backend.contract.words import UnixMs
 
 HOST = "host-a"
 WAIT_SECONDS = 30.0
-SMALL = Limits(allocate_bytes=4096, head_seconds=3600.0)
+SMALL = Limits(allocate_bytes=4096, head_seconds=3600.0, reserve_bytes=8192)
 """Limits that keep test files small and the head file still until close."""
 
 
@@ -44,6 +44,9 @@ class TroubledDisk(Disk):
         self.syncing = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
+
+    def free_room(self, folder: Path) -> tuple[int, int]:
+        return super().free_room(folder) if self.room is None else (self.room, 1 << 40)
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         self.calls.append(f"write {len(data)}")
@@ -112,6 +115,15 @@ def segments(folder: Path) -> list[Path]:
 
 def steps(journal: Journal) -> list[tuple[int, str]]:
     return [(r.seq, r.words) for r in journal.replay() if r.kind == "test.step"]
+
+
+def words(journal: Journal) -> list[str]:
+    """What the test wrote, without the numbers, which checkpoints take their share of."""
+    return [r.words for r in journal.replay() if r.kind == "test.step"]
+
+
+def expected_words(count: int) -> list[str]:
+    return [f"step {n}" for n in range(1, count + 1)]
 
 
 def expected(count: int) -> list[tuple[int, str]]:

@@ -94,9 +94,10 @@ def test_a_generation_and_a_bound_that_differ_are_loud_with_their_value() -> Non
     assert _row(shard_table(view, LOOK), "step37-1/1").split()[4:7] == ["=", "137", "935"]
 
 
-def test_the_leader_without_layers_has_nothing_to_compare() -> None:
+def test_the_leader_without_layers_is_compared_like_the_others() -> None:
     row = _row(shard_table(w.replica(), LOOK), "tiny-1/0")
-    assert row.split()[4:7] == ["=", "-", "-"]
+    assert row.split()[4:8] == ["=", "137", "935", "244"]
+    assert row.split()[8] == "="
 
 
 def test_an_exited_shard_shows_how_it_ended_and_the_last_line_of_its_log() -> None:

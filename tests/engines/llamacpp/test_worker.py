@@ -78,3 +78,17 @@ def test_memory_that_cannot_be_measured_leaves_the_connection_as_evidence() -> N
     ready = worker.step(1.0, LEADER, None)
     assert isinstance(ready, PhaseSeen)
     assert (ready.state, "cannot be measured" in ready.words) == (ShardState.READY, True)
+
+
+def test_weights_that_came_over_a_connection_make_it_a_leader_at_once() -> None:
+    worker = attachment()
+    assert worker.step(0.00, LEADER, 0, 899) is None
+    assert state(worker.step(0.01, LEADER, 0, 900)) is ShardState.LOADING
+    ready = worker.step(0.02, LEADER, 0, 900)
+    assert ready == PhaseSeen(ShardState.READY, "received its 1000 bytes of weights, leader attached")
+
+
+def test_a_worker_without_weights_has_a_leader_only_when_its_connection_lasts() -> None:
+    worker = Attachment(planned=0, lasting=0.3, grace=60.0)
+    assert worker.step(0.0, LEADER, 0, 500) is None
+    assert state(worker.step(0.4, LEADER, 0, 500)) is ShardState.LOADING

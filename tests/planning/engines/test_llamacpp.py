@@ -239,8 +239,8 @@ def test_the_loading_bound_grows_with_the_weights_and_states_its_formula() -> No
 
 def test_an_engine_without_rules_is_refused_with_those_that_have_some() -> None:
     assert rules("llamacpp") is RULES["llamacpp"]
-    with pytest.raises(UnknownEngine, match=r"'vllm'.*llamacpp"):
-        rules("vllm")
+    with pytest.raises(UnknownEngine, match=r"'ollama'.*llamacpp"):
+        rules("ollama")
 
 
 SHAPES: dict[str, dict[str, Any]] = {

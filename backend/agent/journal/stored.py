@@ -1,0 +1,139 @@
+"""Reading a journal back: records after a place, the whole of it, and what a console's cursor is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from backend.agent.journal.cursor import Cursor, CursorOutcome, parse_cursor
+from backend.agent.journal.opening import chain_at, segment_of
+from backend.agent.journal.segments import Segment, batches_from
+from backend.agent.journal.shared import Shared
+from backend.contract.entities import Entities, JournalRecord
+from backend.contract.numbers import check_u64
+
+_RETRIES = 10
+
+
+class StoredLog:
+    """What is durable of a journal. Any thread may read; reading is bounded by ``limit`` and never waits."""
+
+    def __init__(self, journal_id: str, journal_epoch: int, shared: Shared) -> None:
+        self.journal_id = journal_id
+        self.journal_epoch = journal_epoch
+        self._shared = shared
+
+    @property
+    def head_seq(self) -> int:
+        """The last durable record; 0 while there is none."""
+        with self._shared.changed:
+            return self._shared.head_seq
+
+    @property
+    def oldest_seq(self) -> int:
+        """The oldest record kept; one past ``head_seq`` while there is none."""
+        with self._shared.changed:
+            return self._shared.oldest_seq
+
+    @property
+    def entities(self) -> Entities:
+        """The fold of everything durable."""
+        with self._shared.changed:
+            return self._shared.entities
+
+    def replay(self) -> Iterator[JournalRecord]:
+        """Every durable record in order. Raises JournalDamaged for what no longer reads as it was written."""
+        return self._stored(0)
+
+    def read(self, after: int, limit: int) -> tuple[JournalRecord, ...]:
+        """At most ``limit`` durable records past ``after``, from memory when recent, else from the file.
+
+        The first is the oldest one kept when retention has passed ``after`` meanwhile.
+        """
+        check_u64("after", after)
+        shared = self._shared
+        with shared.changed:
+            ring = shared.ring
+            if after >= shared.head_seq or limit <= 0:
+                return ()
+            if ring and ring[0][0].seq <= after + 1:
+                start = after + 1 - ring[0][0].seq
+                return tuple(record for record, _ in islice(ring, start, start + limit))
+        for _ in range(_RETRIES):
+            try:
+                return tuple(islice(self._stored(after), limit))
+            except FileNotFoundError:
+                continue  # retention removed the segment between the look at the list and the open
+        return tuple(islice(self._stored(after), limit))
+
+    def cursor(self, seq: int) -> str:
+        """The cursor of somebody who has everything up to ``seq`` (0: nothing). Raises ValueError outside the log."""
+        oldest, head = self.oldest_seq, self.head_seq
+        if not oldest - 1 <= seq <= head:
+            raise ValueError(f"no cursor for record {seq}: the journal holds {oldest}..{head}")
+        epoch, chain = self._mark(seq)
+        return str(Cursor(self.journal_id, epoch, seq, chain))
+
+    def resolve(self, cursor: str) -> CursorOutcome:
+        """Where the holder of a cursor goes on. Raises ValueError for a text that is no cursor."""
+        asked = parse_cursor(cursor)
+        oldest, head = self.oldest_seq, self.head_seq
+        if asked.journal_id != self.journal_id:
+            return self._diverged(f"the cursor is of journal {asked.journal_id}, this one is {self.journal_id}")
+        if asked.journal_epoch < (forked := self._forked_epoch()):
+            return self._diverged(
+                f"the cursor is of epoch {asked.journal_epoch}; that one was given up, the journal was forked and "
+                f"begins with epoch {forked}"
+            )
+        if asked.seq > head:
+            return self._diverged(
+                f"the cursor has seen record {asked.seq}, the journal ends with {head}: the journal went backwards"
+            )
+        if asked.seq < oldest - 1:
+            return CursorOutcome(outcome="gone", oldest=oldest, journal_epoch=self.journal_epoch)
+        epoch, chain = self._mark(asked.seq)
+        is_before_all = asked.seq == oldest - 1
+        if chain != asked.chain or (epoch != asked.journal_epoch and not is_before_all):
+            return self._diverged(
+                f"the cursor has record {asked.seq} of epoch {asked.journal_epoch} with chain {asked.chain:08x}, the "
+                f"journal has it in epoch {epoch} with {chain:08x}"
+            )
+        return CursorOutcome(outcome="ok", from_seq=asked.seq, oldest=oldest, journal_epoch=self.journal_epoch)
+
+    def segments(self) -> list[Segment]:
+        """The segments as they stand now, for reading."""
+        with self._shared.changed:
+            return [Segment(s.path, s.header, s.end, s.index, s.seal, s.is_base) for s in self._shared.segments]
+
+    def _forked_epoch(self) -> int:
+        """The epoch in which a fork began this log anew, while its first segment is still here; else 0."""
+        with self._shared.changed:
+            first = self._shared.segments[0].header if self._shared.segments else None
+        is_forked = first is not None and first.first_batch_no == 1 and first.epoch > 1
+        return first.epoch if first is not None and is_forked else 0
+
+    def _diverged(self, words: str) -> CursorOutcome:
+        return CursorOutcome(outcome="diverged", oldest=self.oldest_seq, journal_epoch=self.journal_epoch, words=words)
+
+    def _mark(self, seq: int) -> tuple[int, int]:
+        shared = self._shared
+        segments = self.segments()
+        if not segments:
+            return self.journal_epoch, shared.head_chain
+        epoch = segment_of(segments, seq).header.epoch
+        with shared.changed:
+            ring = shared.ring
+            if ring and ring[0][0].seq <= seq:
+                return epoch, ring[seq - ring[0][0].seq][1]
+            if seq == shared.head_seq:
+                return epoch, shared.head_chain
+        return epoch, chain_at(segments, seq)
+
+    def _stored(self, after: int) -> Iterator[JournalRecord]:
+        segments = self.segments()
+        if not segments:
+            return
+        first = segments.index(segment_of(segments, after + 1))
+        for segment in segments[first:]:
+            for batch in batches_from(segment, segment.offset_near(after + 1), segment.end, after):
+                yield from (record for record in batch.records if record.seq > after)

@@ -1,0 +1,149 @@
+"""Between the core and the journal: what the core decided is written, and what could not be written never happened.
+
+After a refusal (a full disk) what engines did meanwhile is kept and told to the core again, once the journal takes
+records and the core is back at what is durable. A fenced or damaged journal takes none until a person acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from backend.agent.core.state import (
+    Adopted,
+    Append,
+    CommandArrived,
+    CoreEvent,
+    Disconnected,
+    EngineSaw,
+    HealthSeen,
+    JournalFailed,
+    JournalResumed,
+    Synced,
+    Ticked,
+)
+from backend.agent.journal import Appended, DamagedJournal, Journal, JournalWriteFailed
+from backend.contract.entities import Entities, JournalRecord
+from backend.contract.reports import Measurement
+from backend.engines.driver import PhaseSeen
+
+MOST_HELD = 10_000
+"""Events kept while the journal takes nothing; beyond it the oldest go, and the next discovery tells the rest."""
+
+
+class Recording:
+    """One journal's records, in order. ``tell`` gives the core an event, ``written`` hears what became durable."""
+
+    def __init__(
+        self,
+        journal: Journal | DamagedJournal,
+        tell: Callable[[CoreEvent], None],
+        written: Callable[[tuple[JournalRecord, ...]], None],
+        broke: Callable[[BaseException], None],
+    ) -> None:
+        self._journal = journal
+        self._tell = tell
+        self._written = written
+        self._broke = broke
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held: list[tuple[int, CoreEvent]] = []
+        self._order = 0
+        self.failed = journal.fenced if journal.is_read_only else ""
+        self.is_over = journal.is_read_only
+
+    def keeps(self, event: CoreEvent) -> bool:
+        """Whether the core must not hear of this now, because nothing of it could be written; then it is kept."""
+        self._order += 1
+        if not self.failed or isinstance(
+            event, CommandArrived | Ticked | Disconnected | Synced | JournalFailed | JournalResumed | HealthSeen
+        ):
+            return False
+        if isinstance(event, EngineSaw) and isinstance(event.seen, Measurement):
+            return True
+        self._hold(self._order, event)
+        return True
+
+    def held(self) -> list[CoreEvent]:
+        """What was kept, in the order in which it happened; it is forgotten here."""
+        held, self._held = self._held, []
+        return [event for _, event in sorted(held, key=lambda each: each[0])]
+
+    def append(self, effect: Append, cause: CoreEvent) -> None:
+        """Write the records that ``cause`` led to; ``Synced`` follows."""
+        order = self._order
+        try:
+            write = self._journal.append_lazy if effect.lazy else self._journal.append
+            appended = write(effect.records)
+        except JournalWriteFailed as error:
+            self._refused(error, order, cause)
+            return
+        if appended is None:
+            self._tell(Synced(effect.token))
+            return
+        task = asyncio.get_running_loop().create_task(self._when_durable(effect.token, appended, order, cause))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def resume(self) -> bool:
+        """Go on after a refusal when the journal can: the core goes back to what is durable. True when it just did."""
+        if not self.failed or self.is_over or self._tasks or not self._journal.resume():
+            return False
+        self.failed = ""
+        self._tell(JournalResumed(self._journal.entities))
+        for event in self.held():
+            self._tell(event)
+        return True
+
+    @property
+    def entities(self) -> Entities:
+        """What is durable."""
+        return self._journal.entities
+
+    async def _when_durable(self, token: int, appended: Appended, order: int, cause: CoreEvent) -> None:
+        try:
+            await appended.durable
+        except JournalWriteFailed as error:
+            self._refused(error, order, cause)
+            return
+        self._written(appended.records)
+        self._tell(Synced(token))
+
+    def _refused(self, error: JournalWriteFailed, order: int, cause: CoreEvent) -> None:
+        is_first = not self.failed
+        self.failed = str(error)
+        self.is_over = self.is_over or error.fenced
+        if not isinstance(cause, CommandArrived | Ticked | Disconnected | HealthSeen):
+            self._hold(order, cause)
+        if is_first or error.fenced:
+            self._tell(JournalFailed(self.failed))
+
+    def _hold(self, order: int, event: CoreEvent) -> None:
+        last = self._held[-1][1] if self._held else None
+        if _is_same_phase(last, event):
+            self._held.pop()
+        self._held.append((order, event))
+        del self._held[:-MOST_HELD]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broke(error)
+
+
+def words_of(event: CoreEvent) -> str:
+    """What a console is shown of an event that cannot be recorded; empty when there is nothing to show."""
+    if isinstance(event, EngineSaw) and isinstance(event.seen, PhaseSeen):
+        return f"{event.seen.state.value}: {event.seen.words}"
+    if isinstance(event, Adopted):
+        return f"pid {event.identity.pid} runs"
+    return str(getattr(event, "words", ""))
+
+
+def _is_same_phase(last: CoreEvent | None, event: CoreEvent) -> bool:
+    return (
+        isinstance(last, EngineSaw)
+        and isinstance(event, EngineSaw)
+        and isinstance(last.seen, PhaseSeen)
+        and isinstance(event.seen, PhaseSeen)
+        and (last.node_id, last.generation, last.seen.state) == (event.node_id, event.generation, event.seen.state)
+    )

@@ -1,0 +1,11 @@
+"""How a request ends that cannot be done."""
+
+from __future__ import annotations
+
+
+class CannotAnswer(Exception):
+    """A request ends here: its exit code, and words for a person."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code

@@ -1,0 +1,166 @@
+"""What can be done with operations whose process is gone: resume, roll back, settle; and a ledger that was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+
+import msgspec
+
+from backend.contract.states import HostState
+from backend.contract.words import OpId, UnixMs
+from backend.control.cannot_answer import CannotAnswer
+from backend.control.contexts import Context
+from backend.control.exit_codes import REFUSED
+from backend.control.ledger import (
+    ENDED,
+    ROLLING_BACK,
+    LedgerError,
+    LedgerWriter,
+    Step,
+    ledger_path,
+    mend,
+    read_operation,
+    reopen,
+)
+from backend.control.operations.run import spawn_operation
+from backend.control.operations.settle import Conclusion, conclude
+from backend.control.reach import Reach, is_settled
+from backend.control.rebuilding import Rebuilt, find_lost, rebuild
+from backend.control.views import OperationView
+
+SETTLE_SECONDS = 10.0
+
+
+class Ownerless:
+    """Acts on operations without an owner, in the name of one person."""
+
+    def __init__(self, context: Context, reach: Reach, who: str) -> None:
+        self._context = context
+        self._reach = reach
+        self._who = who
+
+    async def resume(self, op_id: OpId) -> subprocess.Popen[bytes]:
+        """Give an operation a new process, which goes on from where its ledger ends."""
+        view = await self._ownerless(op_id, "resumed")
+        return await asyncio.to_thread(spawn_operation, self._context, view.id)
+
+    async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
+        """Give an operation a new process that takes it back; what was asked for is written down first."""
+        view = await self._ownerless(op_id, "rolled back")
+        if view.kind not in ("load", "drain"):
+            raise CannotAnswer(
+                REFUSED,
+                f"{view.id} is an {view.kind}, which cannot be taken back: what was stopped is gone. "
+                "Resume it, or settle it.",
+            )
+        return await asyncio.to_thread(self._begin_roll_back, view)
+
+    def _begin_roll_back(self, view: OperationView) -> subprocess.Popen[bytes]:
+        writer = self._own(view.id)
+        try:
+            words = f"{self._who} asked to take it back"
+            if not any(step.what == ROLLING_BACK for step in writer.steps):
+                writer.append(
+                    Step(
+                        at_unix_ms=_unix_ms(),
+                        target=view.subject,
+                        what=ROLLING_BACK,
+                        words=words,
+                        phase=ROLLING_BACK,
+                        unknown=len(view.targets),
+                    )
+                )
+            return spawn_operation(self._context, view.id, writer.fd)
+        finally:
+            writer.close()
+
+    async def settle(self, op_id: OpId, *, despite_silence: bool) -> Conclusion:
+        """Close an operation from what the fleet says. Refused while a rank moves, and while a host is silent."""
+        view = await self._ownerless(op_id, "settled", also=("damaged",))
+        if not view.targets and view.state == "damaged":
+            raise CannotAnswer(REFUSED, f"{view.words}, so that nothing says what it was about.")
+        await self._reach.until(is_settled, SETTLE_SECONDS)
+        conclusion = conclude(view, self._reach.state, despite_silence=despite_silence)
+        if conclusion.is_open:
+            raise CannotAnswer(conclusion.code, f"{view.id} is not settled: {conclusion.words}.")
+        await asyncio.to_thread(self._close, view, conclusion)
+        return conclusion
+
+    def _close(self, view: OperationView, conclusion: Conclusion) -> None:
+        if view.state == "damaged":
+            try:
+                mend(self._context.ledger_folder, view.id)
+            except (LedgerError, OSError) as error:
+                raise CannotAnswer(REFUSED, str(error)) from error
+        writer = self._own(view.id)
+        try:
+            if writer.steps and writer.steps[-1].what == ENDED:
+                raise CannotAnswer(REFUSED, f"{view.id} has ended meanwhile: {writer.steps[-1].words}")
+            end = Step(
+                at_unix_ms=_unix_ms(),
+                target=view.subject,
+                what=ENDED,
+                words=f"{conclusion.words}; settled by {self._who} from what the fleet says",
+                lines=conclusion.lines,
+                exit_code=conclusion.code,
+            )
+            writer.append(end)
+        finally:
+            writer.close()
+
+    async def rebuild(self) -> tuple[tuple[Rebuilt, ...], tuple[str, ...]]:
+        """Write an entry for every load without one; returns them, and the hosts that could not be asked."""
+        await self._reach.until(is_settled, SETTLE_SECONDS)
+        state = self._reach.state
+        silent = tuple(name for name, view in state.hosts.items() if view.state is not HostState.LIVE)
+        folder = self._context.ledger_folder
+        try:
+            lost = await asyncio.to_thread(find_lost, state, folder)
+            written = [await asyncio.to_thread(rebuild, each, state, folder) for each in lost]
+        except (OSError, LedgerError) as error:
+            raise CannotAnswer(REFUSED, f"the ledger in {folder} cannot be written: {error}") from error
+        return tuple(written), silent
+
+    async def _ownerless(self, op_id: OpId, done: str, also: tuple[str, ...] = ()) -> OperationView:
+        """The operation as its file tells it now."""
+        try:
+            path = ledger_path(self._context.ledger_folder, op_id)
+        except LedgerError as error:
+            raise CannotAnswer(REFUSED, str(error)) from error
+        if not path.exists():
+            raise CannotAnswer(REFUSED, f"there is no operation {op_id} in {self._context.ledger_folder}")
+        view = await asyncio.to_thread(read_operation, path)
+        if view.state != "ownerless" and view.state not in also:
+            raise CannotAnswer(REFUSED, f"{view.id} is {view.state}; only an ownerless operation can be {done}")
+        self._check_context(view)
+        return view
+
+    def _check_context(self, view: OperationView) -> None:
+        if view.context and view.context != self._context.name:
+            raise CannotAnswer(
+                REFUSED,
+                f"{view.id} is of context {view.context}, this is {self._context.name}. Use --context {view.context}",
+            )
+
+    def _own(self, op_id: OpId) -> LedgerWriter:
+        try:
+            return reopen(self._context.ledger_folder, op_id)
+        except (LedgerError, OSError) as error:
+            raise CannotAnswer(REFUSED, str(error)) from error
+
+
+def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:
+    """What a rebuild did, in one line."""
+    words = f"{len(written)} written anew" if written else "nothing to do: every load record has its ledger"
+    return f"{words}; not asked: {', '.join(silent)}" if silent else words
+
+
+def as_value(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> dict[str, object]:
+    """A rebuild for programs."""
+    return {"rebuilt": msgspec.to_builtins(written), "silent": list(silent)}
+
+
+def _unix_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)

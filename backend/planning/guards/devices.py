@@ -1,0 +1,137 @@
+"""Guards about devices: there, under this engine's name, free, and the one that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from backend.contract.findings import Finding, refuse, warn
+from backend.contract.plans import Plan
+from backend.contract.reports import HostReport
+from backend.planning.fleet import FleetFacts, device_of, device_users, engine_of, is_shared
+from backend.planning.guards.situation import Situation
+from backend.planning.inventory import matching_devices
+
+
+def missing(situation: Situation) -> Iterator[Finding]:
+    """A device under a name that the engine on that host does not use."""
+    wanted = situation.plan.profile.device
+    for report in _computing(situation):
+        installed = engine_of(report, situation.plan.engine)
+        if installed is None or matching_devices(report, situation.plan.engine, wanted):
+            continue
+        yield refuse(
+            "device.missing",
+            report.host,
+            expected=f"device {wanted}, from the profile",
+            found=f"{situation.plan.engine} there has {', '.join(installed.devices) or 'no device'}",
+            remedy="Give the profile a name from that list; an engine built for other devices has other names.",
+        )
+
+
+def unseen(situation: Situation) -> Iterator[Finding]:
+    """A device that the driver shows and the engine does not: a build without its backend, or a mask."""
+    for report in _computing(situation):
+        installed = engine_of(report, situation.plan.engine)
+        if installed is None:
+            continue
+        for device in report.facts.devices:
+            if is_shared(device.name) or device.name in installed.devices or not _is_wanted(situation, device.name):
+                continue
+            yield warn(
+                "device.unseen",
+                f"{device.name} on {report.host}",
+                expected=f"every device of the driver in the list of {installed.engine}",
+                found=f"{', '.join(installed.devices) or 'no device'} in it, and {device.name} at the driver",
+                remedy="The engine is built without this device's backend, or the device is masked or broken. Run the "
+                "engine's own list of devices on the host.",
+            )
+
+
+def unmeasured(situation: Situation) -> Iterator[Finding]:
+    """A device that the engine lists and no driver measures: nobody knows what is free on it."""
+    for shard, report in situation.seated:
+        for name in shard.all_devices:
+            installed = engine_of(report, situation.plan.engine)
+            if installed is None or name not in installed.devices or is_shared(name) or device_of(report, name):
+                continue
+            yield warn(
+                "device.unmeasured",
+                f"{name} on {report.host}",
+                expected="a driver that says what is free on it",
+                found=f"{', '.join(device.name for device in report.facts.devices) or 'no device'} at the drivers",
+                remedy="Whether the shard fits is not known before the engine says so. Set its memory in agent.toml.",
+            )
+
+
+def taken(situation: Situation) -> Iterator[Finding]:
+    """A GPU that somebody has: it is taken whole unless the profile shares it."""
+    if situation.plan.profile.share_device:
+        return
+    for shard, report in situation.seated:
+        users = device_users(report)
+        for name in shard.all_devices if situation.takes_device(shard) else ():
+            if not is_shared(name) and name in users:
+                yield refuse(
+                    "device.taken",
+                    f"{shard.node_id} on {shard.host}",
+                    expected=f"{name} free, as a GPU is taken whole",
+                    found=f"{name} is {users[name]}",
+                    remedy="Unload what uses it, name another host, or set share_device in the profile.",
+                )
+
+
+def index(situation: Situation) -> Iterator[Finding]:
+    """Two names for one device, or numbers that nothing ties to a device."""
+    for report in _computing(situation):
+        uuids: dict[str, str] = {}
+        wanted = [
+            each for each in report.facts.devices if _is_wanted(situation, each.name) and not is_shared(each.name)
+        ]
+        for device in wanted:
+            other = uuids.setdefault(device.uuid, device.name) if device.uuid else device.name
+            if other != device.name:
+                yield refuse(
+                    "device.index",
+                    f"{device.name} on {report.host}",
+                    expected="one uuid per device",
+                    found=f"{device.name} and {other} both are {device.uuid}",
+                    remedy="Two shards would take one device. Remove the mask that doubles it, and restart the agent.",
+                )
+        nameless = [device.name for device in wanted if not device.uuid]
+        if nameless and len(wanted) > 1:
+            yield warn(
+                "device.index",
+                report.host,
+                expected="a uuid for each of several devices",
+                found=f"{', '.join(nameless)} by number only",
+                remedy="Drivers and engines may count in another order, and a restart may renumber them.",
+            )
+
+
+def device_moved(plan: Plan, fleet: FleetFacts) -> Iterator[Finding]:
+    """The device under a planned name is another one by now, or gone."""
+    for shard in plan.shards:
+        report = fleet.report(shard.host)
+        uuids = shard.device_uuids or (shard.device_uuid,)
+        for name, uuid in zip(shard.all_devices, uuids, strict=False):
+            device = device_of(report, name) if report is not None else None
+            if report is not None and uuid and (device is None or device.uuid != uuid):
+                yield refuse(
+                    "device.index",
+                    f"{shard.node_id} on {shard.host}",
+                    expected=f"{name} with uuid {uuid}, when the plan was made",
+                    found=f"uuid {device.uuid or 'unknown'}" if device else "no such device",
+                    remedy="The devices were renumbered. Plan again.",
+                )
+
+
+def _computing(situation: Situation) -> Iterator[HostReport]:
+    """The reports of the hosts on which a shard takes a device."""
+    for report in situation.reports:
+        if any(situation.takes_device(shard) for shard in situation.shards_on(report.host)):
+            yield report
+
+
+def _is_wanted(situation: Situation, name: str) -> bool:
+    return any(fnmatchcase(name, pattern.strip()) for pattern in situation.plan.profile.device.split(","))

@@ -1,0 +1,94 @@
+"""Guards about who else is at it: the same replica twice, other versions, a catalog that is no longer the file's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backend.contract.findings import Finding, refuse, warn
+from backend.contract.plans import Plan
+from backend.contract.reports import HostReport
+from backend.contract.states import ShardState, shard_state
+from backend.planning.fleet import FleetFacts, replica_ids
+from backend.planning.guards.situation import Situation
+
+_STARTING = (
+    ShardState.RESERVED,
+    ShardState.SPAWNING,
+    ShardState.CONNECTING,
+    ShardState.LOADING,
+    ShardState.WARMING,
+)
+
+
+def twice(situation: Situation) -> Iterator[Finding]:
+    """The same model is being loaded in the same shape at this moment: most often a key that was pressed twice."""
+    plan = situation.plan
+    for report in situation.fleet.reports:
+        for replica, words in _being_loaded(plan, report).items():
+            yield warn(
+                "replica.loading",
+                f"{replica} on {report.host}",
+                expected=f"no other load of {plan.model}:{plan.profile_name} under way",
+                found=words,
+                remedy=f"Look at that one first; {plan.replica} would be one more copy beside it.",
+            )
+            return
+
+
+def replica_known(plan: Plan, fleet: FleetFacts) -> Iterator[Finding]:
+    """A plan made earlier whose replica exists by now."""
+    for report in fleet.reports:
+        if plan.replica in replica_ids(report):
+            yield refuse(
+                "replica.twice",
+                f"{plan.replica} on {report.host}",
+                expected="a replica id that no host knows, as when the plan was made",
+                found=f"{report.host} has {plan.replica}",
+                remedy="This plan was loaded before, or somebody took its name. Plan again.",
+            )
+
+
+def skew(situation: Situation) -> Iterator[Finding]:
+    """Agents, and this program, of different releases: what one sends the other may not know."""
+    versions = {report.host: report.facts.agent_version for report in situation.reports}
+    reference = situation.version or next(iter(versions.values()), "")
+    side = "this ringtop" if situation.version else next(iter(versions), "")
+    for host, version in versions.items():
+        if _minor(version) != _minor(reference):
+            yield warn(
+                "protocol.skew",
+                host,
+                expected=f"an agent of {reference}, like {side}",
+                found=f"{version or 'no version'}",
+                remedy="What the newer side sends the older may drop or refuse. Bring both to one release.",
+            )
+
+
+def stale_catalog(situation: Situation) -> Iterator[Finding]:
+    """The catalog was edited since it could last be read."""
+    if situation.catalog_stale:
+        yield warn(
+            "catalog.stale",
+            situation.plan.model,
+            expected="a plan from the catalog as it is in the file",
+            found=f"the last one that could be read, as {situation.catalog_stale}",
+            remedy="Correct the file; ringtop catalog check says when it can be read.",
+        )
+
+
+def _being_loaded(plan: Plan, report: HostReport) -> dict[str, str]:
+    """Replicas of the plan's model that an agent is starting, or holds a reservation for, each in words."""
+    found = {
+        str(reservation.replica): f"reserved by {reservation.by}"
+        for reservation in report.entities.reservations.values()
+        if reservation.replica.rpartition("-")[0] == plan.model
+    }
+    for shard in report.entities.shards.values():
+        is_same = (shard.model, shard.profile_name) == (plan.model, plan.profile_name)
+        if is_same and shard_state(shard.state) in _STARTING:
+            found[shard.replica] = f"{shard.node_id} is {shard.state}"
+    return found
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])

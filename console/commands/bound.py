@@ -1,0 +1,86 @@
+"""``ringtop bound``: the largest result that an engine may return, derived before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from console.commands.exits import DONE, refused
+from console.commands.output import look_for, print_json, print_lines, screen_width
+from console.commands.settings import Settings, fleet_command
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes such as ``268435456``, ``256MiB`` or ``1GiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes; at least 1."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,19})\s*(B|KiB|MiB|GiB|TiB|)", str(value).strip())
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is no size; write a whole number and B, KiB, MiB, GiB or TiB: 256MiB", param, ctx)
+        return int(match[1]) * _UNITS[match[2]]
+
+
+@click.group(short_help="Derive the largest result of an engine.")
+def bound() -> None:
+    """Derive the largest result of an engine, before anything is loaded."""
+
+
+@bound.command(short_help="The largest physical result of a p4 stage.")
+@click.option("--n-batch", required=True, type=click.IntRange(1), help="Rows of a logical batch.")
+@click.option("--n-ubatch", required=True, type=click.IntRange(1), help="Rows of a micro-batch.")
+@click.option("--n-seq-max", required=True, type=click.IntRange(1), help="Sequences that are served at once.")
+@click.option("--tensors", required=True, type=click.IntRange(0), help="Tensors that the stage hands on; 0: the last.")
+@click.option("--n-embd", type=click.IntRange(1), help="Width of the model; the payload is tensors × rows × it × 4.")
+@click.option("--payload-bytes", type=click.IntRange(0), help="Or the payload as a READY reported it.")
+@click.option("--speculative", is_flag=True, help="Decoding is speculative.")
+@click.option("--store", type=Size(), default="256MiB", show_default=True, help="What one result must fit into.")
+@fleet_command
+def p4(
+    settings: Settings,
+    n_batch: int,
+    n_ubatch: int,
+    n_seq_max: int,
+    tensors: int,
+    n_embd: int | None,
+    payload_bytes: int | None,
+    store: int,
+    *,
+    speculative: bool,
+) -> int:
+    """Derive the largest physical result of a p4 stage, to the byte as its READY must report it.
+
+    Needs no fleet. Says whether it fits the store, and which pairs of n_batch and n_ubatch do.
+    """
+    from backend.api import PaperRefused, p4_bound
+
+    if tensors and (n_embd is None) == (payload_bytes is None):
+        raise refused("give either --n-embd or --payload-bytes: the payload of a cut comes from one of them")
+    try:
+        found = p4_bound(
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=n_seq_max,
+            tensors=tensors,
+            n_embd=n_embd,
+            payload_bytes=payload_bytes,
+            speculative=speculative,
+            store=store,
+        )
+    except PaperRefused as error:
+        raise refused(str(error)) from error
+    if settings.as_json:
+        print_json(found)
+    else:
+        from console.render.plan import bound_lines
+
+        print_lines(bound_lines(found, look_for(settings), screen_width()))
+    return DONE

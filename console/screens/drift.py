@@ -1,0 +1,193 @@
+"""Drift: every pair of values that should be equal and is not, one of them under the cursor to be acknowledged."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from backend.api import AcknowledgeDrift, Answer, CheckModels, Drift, FleetState, ReopenDrift
+from console.actions import Danger
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.drift import chosen_of, one_drift, title_lines
+from console.screens.dialog import CANCEL, Dialog
+from console.spans import LONGEST_SECONDS, parse_span
+from console.widgets.fields import Choice, Field
+from console.widgets.lines import LineView
+
+CLOSE = Choice("cancel", "escape", "Close")
+DEFAULT_SPAN = "1h"
+_STEPS = {"down": 1, "j": 1, "up": -1, "pagedown": 3, "space": 3, "pageup": -3, "home": -10_000, "end": 10_000}
+
+
+class DriftScreen(Dialog):
+    """All drifts, open ones first. ``k`` acknowledges here; the arrows move."""
+
+    is_tall = True
+    moves = "arrows"
+
+    def __init__(self) -> None:
+        super().__init__((CLOSE,))
+        self._chosen: str | None = None
+        self._said = ""
+
+    def title_words(self) -> str:
+        """What it shows."""
+        return "drift"
+
+    def body(self) -> ComposeResult:
+        """The counts, which stay, and the drifts, which scroll."""
+        yield LineView(self.painter, id="counts", classes="lines")
+        yield LineView(self.painter, id="body", classes="fill")
+
+    @property
+    def _drift(self) -> Drift | None:
+        state = self.console.state
+        return None if state is None else chosen_of(state.drifts, self._chosen)
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """Write them again; the cursor stays on its drift."""
+        if state is None:
+            self.show_lines("#counts", [line(" The backend has not reported yet.")])
+            return
+        chosen = chosen_of(state.drifts, self._chosen)
+        self._chosen = chosen.id if chosen is not None else None
+        counts = title_lines(state, look, self.text_width)
+        counts += wrapped(self._said, self.text_width, 1, "note") if self._said else []
+        self.show_lines("#counts", counts)
+        self._offer(state, chosen)
+        out: list[Line] = []
+        top = bottom = 0
+        for drift in state.drifts:
+            is_chosen = drift is chosen
+            top = len(out) if is_chosen else top
+            out += one_drift(drift, look, self.text_width, is_chosen=is_chosen)
+            bottom = len(out) if is_chosen else bottom
+        self.show_lines("#body", out)
+        self._keep_in_sight(top, bottom)
+
+    def _offer(self, state: FleetState, chosen: Drift | None) -> None:
+        choices = [CLOSE]
+        if chosen is not None and not state.read_only:
+            known = Choice("acknowledge", "k", "acknowledge") if chosen.is_open else Choice("reopen", "o", "open again")
+            choices.append(known)
+        if state.replicas:
+            choices.append(Choice("files", "c", "check model files"))
+        self.choices.set_choices(tuple(choices))
+
+    def _keep_in_sight(self, top: int, bottom: int) -> None:
+        view = self.query_one("#body", LineView)
+        height = max(1, view.size.height)
+        if top < view.top:
+            view.scroll_by(top - view.top)
+        elif bottom > view.top + height:
+            view.scroll_by(min(bottom - height, top) - view.top)
+
+    def taken(self, choice: Choice) -> None:
+        """Acknowledge the drift under the cursor, open it again, or have the model files read again."""
+        drift = self._drift
+        if choice.id == "files":
+            if self.console.submit(CheckModels(), self._answered) is not None:
+                self._said = "The model files of what runs are being read."
+        elif choice.id == "reopen" and drift is not None:
+            self.console.submit(ReopenDrift(drift=drift.id), self._answered)
+        elif choice.id == "acknowledge" and drift is not None:
+            self.app.push_screen(AcknowledgeDialog(drift))
+        self._rewrite()
+
+    def _answered(self, answer: Answer) -> None:
+        self._said = answer.words
+        if self.is_attached:
+            self._rewrite()
+
+    def other_key(self, key: str) -> None:
+        """Move the cursor."""
+        state = self.console.state
+        if key not in _STEPS or state is None or not state.drifts:
+            return
+        ids = [drift.id for drift in state.drifts]
+        at = ids.index(self._chosen) if self._chosen in ids else 0
+        self._chosen = ids[max(0, min(len(ids) - 1, at + _STEPS[key]))]
+        self._rewrite()
+
+
+class AcknowledgeDialog(Dialog):
+    """Say why one drift may stay, and for how long."""
+
+    danger: Danger = "write"
+
+    def __init__(self, drift: Drift) -> None:
+        super().__init__((CANCEL, Choice("acknowledge", "y", "Acknowledge", enabled=False)))
+        self._drift = drift
+        self._refused = ""
+
+    def title_words(self) -> str:
+        """Which one."""
+        return f"acknowledge {self._drift.id}"
+
+    def body(self) -> ComposeResult:
+        """The drift, the note and the time."""
+        yield LineView(self.painter, id="drift", classes="lines")
+        with Horizontal(classes="field"):
+            yield LineView(self.painter, id="label-note", classes="label")
+            yield Field(id="note", hint="why it may stay as it is")
+        with Horizontal(classes="field"):
+            yield LineView(self.painter, id="label-span", classes="label")
+            yield Field(DEFAULT_SPAN, id="span", restrict=r"[0-9:.smhdSMHD]*")
+        yield LineView(self.painter, id="effect", classes="lines")
+
+    def opened(self) -> None:
+        """Labels; the note has the keys, for without one there is nothing to confirm."""
+        self.show_lines("#label-note", [line(cell(" note", "head"))])
+        self.show_lines("#label-span", [line(cell(" for", "head"))])
+        self.set_focus(self.query_one("#note", Field))
+
+    @property
+    def _note(self) -> str:
+        return self.query_one("#note", Field).value.strip()
+
+    @property
+    def _seconds(self) -> float | None:
+        seconds = parse_span(self.query_one("#span", Field).value)
+        return seconds if seconds is not None and 0 < seconds <= LONGEST_SECONDS else None
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """What would be acknowledged, and what is still missing."""
+        self.show_lines("#drift", one_drift(self._drift, look, self.text_width))
+        words = "It leaves the header's count until then, and opens again when its values change. tab, then y."
+        if self._seconds is None:
+            words = "How long: 30m, 2h or 3d, at most 30d."
+        elif not self._note:
+            words = "Write why, for whoever reads it next."
+        effect = wrapped(self._refused or words, self.text_width, 1, "alarm" if self._refused else "note")
+        self.show_lines("#effect", effect)
+        enabled = bool(self._note) and self._seconds is not None
+        self.choices.set_choices((CANCEL, Choice("acknowledge", "y", "Acknowledge", enabled=enabled)))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Say again what would happen."""
+        self._rewrite()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter goes on to the next field and confirms nothing."""
+        event.stop()
+        self.focus_next()
+
+    def taken(self, choice: Choice) -> None:
+        """Write it down."""
+        seconds = self._seconds
+        if seconds is None or not self._note:
+            return
+        request = AcknowledgeDrift(drift=self._drift.id, note=self._note, seconds=seconds)
+        if self.console.submit(request, self._answered) is None:
+            self.dismiss()
+
+    def _answered(self, answer: Answer) -> None:
+        """A refusal stays in the dialog that asked."""
+        if not self.is_attached:
+            return
+        if answer.exit_code == 0:
+            self.dismiss()
+        else:
+            self._refused = answer.words
+            self._rewrite()
