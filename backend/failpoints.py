@@ -67,7 +67,7 @@ class InjectedFault(OSError):
 class Point:
     """One point while tests run: counts how often it was passed, and acts when its turn has come."""
 
-    def __init__(self, name: str, hits: str) -> None:
+    def __init__(self, name: str, hits: int | None) -> None:
         self.name = name
         self._hits = hits
         self._lock = threading.Lock()
@@ -102,13 +102,8 @@ class Point:
         time.sleep(float(self._how))
 
     def _write_down(self, line: str) -> None:
-        if not self._hits:
-            return
-        fd = os.open(self._hits, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+        if self._hits is not None:
+            os.write(self._hits, line.encode())
 
 
 def armed_points(environ: Mapping[str, str]) -> dict[str, Point]:
@@ -119,7 +114,10 @@ def armed_points(environ: Mapping[str, str]) -> dict[str, Point]:
     """
     if environ.get("RINGTOP_TEST") != "1":
         return {}
-    points = {name: Point(name, environ.get("RINGTOP_FAILPOINT_HITS", "")) for name in NAMES}
+    hits = environ.get("RINGTOP_FAILPOINT_HITS")
+    # Opened now: a point must not need a descriptor when it is passed, or it would be a fault of its own.
+    fd = os.open(hits, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600) if hits else None
+    points = {name: Point(name, fd) for name in NAMES}
     for rule in filter(None, environ.get("RINGTOP_FAILPOINTS", "").split(";")):
         parsed = _RULE.fullmatch(rule)
         if parsed is None or parsed["name"] not in points or (parsed["act"] == "delay" and not parsed["how"]):

@@ -211,7 +211,8 @@ class Soak:
             kinds.append("load")
         kind = self.dice.choice(kinds)
         if kind == "load":
-            return self._begin_load()
+            self._begin_load()
+            return None
         replica = self.dice.choice(ready).id
         self.counts[kind] += 1
         if kind == "test":
@@ -290,8 +291,8 @@ class Soak:
         self.wait("the last operations", self._all_ended)
         self.wait("the end of every engine", lambda: not self.fleet.engine_pids(), 60.0)
         self.wait("nothing in the reports", lambda: all(not _held(self.state, h) for h in self.state.hosts), 60.0)
+        left = self._left_over()
         self.backend.stop()
-        victims = self._victims()
         quiet = ""
         try:
             asyncio.run(assert_quiet(self.fleet, 3.0))
@@ -304,11 +305,20 @@ class Soak:
         return {
             "lost_records": lost,
             "second_owners": self.slots.second_owners,
-            "orphans": {kind: pids for kind, pids in victims.items() if kind != "agent" and pids},
+            "orphans": left,
             "not_quiet": quiet,
             "records": {host: len(asker.records) for host, asker in self.journals.askers.items()},
             "looks_at_slots": self.slots.looks,
         }
+
+    def _left_over(self, seconds: float = 30.0) -> dict[str, list[int]]:
+        """Every process of the fleet that is no agent, once those that are just leaving have left."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = {kind: pids for kind, pids in self._victims().items() if kind != "agent" and pids}
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.1)
 
 
 def _held(state: FleetState, host: str) -> bool:

@@ -150,9 +150,14 @@ def run(arguments: Sequence[str]) -> int:
         return _tell(as_json, CommandFailed(REFUSED, error.format_message()))
     except (click.Abort, KeyboardInterrupt):
         return _tell(as_json, CommandFailed(INTERRUPTED, "interrupted"))
-    except (BrokenPipeError, SystemExit):
-        # whoever read this output has seen enough; click exits with 1 then, which here means that changes are pending
+    except SystemExit as end:
+        if "_RINGTOP_COMPLETE" in os.environ:
+            return end.code if isinstance(end.code, int) else DONE
+        # click exits with 1 when nobody reads any more, which here would mean that changes are pending
         _discard_output()
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()  # whoever read this output has seen enough
         return INTERRUPTED
     except OSError as error:
         if not _is_output_lost():

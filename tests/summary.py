@@ -48,7 +48,7 @@ class Proof:
         for item in items:
             marker = item.get_closest_marker(self.marker)
             if marker is not None:
-                title = str(marker.args[0]) if marker.args else sentence(item.name)
+                title = str(marker.args[0]) if marker.args else title_of(item)
                 item.user_properties.append((ROW, title))
 
     @pytest.hookimpl
@@ -103,6 +103,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _silent() -> None:
     """Workers say nothing."""
+
+
+def title_of(item: pytest.Item) -> str:
+    """What a row without a title asserts: the first line of its docstring, else its name."""
+    words = (getattr(getattr(item, "function", None), "__doc__", None) or "").strip().splitlines()
+    return words[0] if words else sentence(item.name)
 
 
 def sentence(name: str) -> str:

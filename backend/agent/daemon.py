@@ -295,7 +295,7 @@ class AgentDaemon:
             self.dispatch(Ticked())
             if time.monotonic() - last_look >= LOOK_SECONDS:
                 last_look = time.monotonic()
-                await self._look()
+                await self.look(is_watched=bool(self.connections))
             if time.monotonic() - last_tidy >= TIDY_SECONDS:
                 last_tidy = time.monotonic()
                 self.runs.tidy(self.core.entities)
@@ -305,9 +305,9 @@ class AgentDaemon:
                     for connection in self.connections.values():
                         connection.measured({}, self.inventory.facts)
 
-    async def _look(self) -> None:
+    async def look(self, *, is_watched: bool = True) -> None:
         """Look at the host's health; what changed is journaled, and said to every console."""
-        if await self.inventory.look(self.core.entities):
+        if await self.inventory.look(self.core.entities, is_watched=is_watched):
             for connection in self.connections.values():
                 connection.measured({}, self.inventory.facts)
         if self.inventory.health.illnesses != self.core.illnesses:

@@ -86,6 +86,7 @@ class Desk:
         connection.read_only = command.read_only or command.major != MAJOR
         if isinstance(envelope.source, Outer):
             connection.channel = envelope.source
+        await self._agent.look()
         self._supersede(connection)
         self._welcome(connection, command)
         return True

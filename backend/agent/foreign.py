@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from backend.agent.process_identity import PROC, SeenProcess, boot_id, see_all
+from backend.agent.process_identity import PROC, SeenProcess, boot_id, see_process
 from backend.agent.run_folder import run_folder
 from backend.contract.entities import Entities
 from backend.contract.reports import ForeignProcess
@@ -41,7 +41,8 @@ def find_foreign(entities: Entities, runs: Path, agent_pid: int | None = None) -
     """
     agent = os.getpid() if agent_pid is None else agent_pid
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    found = [seen for seen in see_all() if _program(seen.pid) in PROGRAMS and not seen.is_gone]
+    engines = [int(name) for name in os.listdir(PROC) if name.isdigit() and _program(int(name)) in PROGRAMS]
+    found = [seen for pid in engines if (seen := see_process(pid)) is not None and not seen.is_gone]
     strangers = [
         seen
         for seen in found

@@ -106,12 +106,13 @@ class Inventory:
         )
         return before is None or _moved(before, self.facts)
 
-    async def look(self, entities: Entities) -> bool:
+    async def look(self, entities: Entities, *, is_watched: bool = True) -> bool:
         """Look at what costs little: the host's health, and now and then at foreign engines.
 
-        Whether an illness began, changed its degree or ended, or a foreign engine came or went.
+        Whether an illness began, changed its degree or ended, or a foreign engine came or went. Those are looked for
+        only while somebody watches (``is_watched``).
         """
-        if time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
+        if is_watched and time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
             await self._look_for_foreign(entities)
         vitals = await self._vitals.take()
         self.health = judge(self.health, vitals, entities)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from backend.agent.journal import DamagedJournal, Journal
 
 PROC = Path("/proc")
+DISK_EVERY_SECONDS = 4.0
+"""How old a disk's reading may be: it is the dearest of them, as it is taken by a thread."""
 DISK_SECONDS = 0.2
 """How long a look waits for the file system; one that hangs is asked once, and its silence is counted."""
 
@@ -47,6 +49,8 @@ class VitalSigns:
 
     async def _disk_room(self) -> DiskRoom:
         path = self._config.state
+        if self._asked is None and time.monotonic() - self._asked_at < DISK_EVERY_SECONDS and self._disk.total:
+            return self._disk
         if self._asked is None:
             self._asked_at = time.monotonic()
             self._asked = asyncio.create_task(asyncio.to_thread(os.statvfs, path))

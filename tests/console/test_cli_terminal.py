@@ -44,20 +44,33 @@ def test_without_a_terminal_the_console_is_refused_in_one_line(tmp_path: Path) -
 def test_a_dumb_terminal_is_refused_in_words(tmp_path: Path) -> None:
     inside, outside = pty.openpty()
     try:
+        command = subprocess.Popen(
+            RINGTOP, stdin=outside, stdout=outside, stderr=outside, env=environment(tmp_path, TERM="dumb")
+        )
+        assert b"TERM is 'dumb'" in read_until(inside, b"'dumb'")
+        assert command.wait(20) == 2
+    finally:
+        os.close(outside)
+        os.close(inside)
+
+
+def test_a_redirected_standard_error_is_no_screen_as_the_console_draws_there(tmp_path: Path) -> None:
+    inside, outside = pty.openpty()
+    try:
         done = subprocess.run(
             RINGTOP,
             stdin=outside,
             stdout=outside,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(tmp_path, TERM="dumb"),
+            env=environment(tmp_path, TERM="xterm"),
             check=False,
         )
     finally:
         os.close(outside)
         os.close(inside)
     assert done.returncode == 2
-    assert "TERM is 'dumb'" in done.stderr
+    assert "the console needs a terminal" in done.stderr
 
 
 def test_reset_terminal_leaves_the_screen_the_mouse_and_raw_mode(tmp_path: Path) -> None:

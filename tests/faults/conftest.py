@@ -10,6 +10,17 @@ import pytest
 from tests.e2e.fleet import CATALOG
 from tests.faults.stand import FaultFleet, fleets
 
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tables out unless the faults were asked for: ``make faults`` runs all of them."""
+    if "faults" in (config.option.markexpr or ""):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 _BLOCKS = fleets(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
 
 

@@ -68,6 +68,7 @@ async def test_kill_at(fleet: FaultFleet, point: str) -> None:
         assert len(left) == 1, "the engine did not outlive its agent"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", NTH)
 @pytest.mark.faults("a system call fails at this point: it is said, nothing goes on quietly, a restart sets it right")
 async def test_failure_at(fleet: FaultFleet, point: str) -> None:
@@ -76,6 +77,7 @@ async def test_failure_at(fleet: FaultFleet, point: str) -> None:
     assert f"failpoint {point}" in said or keeper.deaths, "the failure was swallowed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", NTH)
 @pytest.mark.faults("the agent stands still at this point: it is late and nothing else")
 async def test_delay_at(fleet: FaultFleet, point: str) -> None:

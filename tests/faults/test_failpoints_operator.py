@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from backend.failpoints import NAMES
-from tests.faults.stand import FaultFleet, quiet, until
+from tests.e2e.fleet import until
+from tests.faults.stand import FaultFleet, quiet
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(100)]
 
@@ -37,6 +38,7 @@ def test_kill_at(fleet: FaultFleet, point: str) -> None:
     assert _through_a_load(fleet, point, "kill") == -signal.SIGKILL
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", NTH)
 @pytest.mark.faults("a system call of the operation fails here: it says so and ends, or tries again by itself")
 def test_failure_at(fleet: FaultFleet, point: str) -> None:
@@ -44,6 +46,7 @@ def test_failure_at(fleet: FaultFleet, point: str) -> None:
     assert _through_a_load(fleet, point, "raise") == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", NTH)
 @pytest.mark.faults("the operation's process stands still here: the load is late and nothing else")
 def test_delay_at(fleet: FaultFleet, point: str) -> None:

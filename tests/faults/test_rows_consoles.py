@@ -23,6 +23,7 @@ from backend.control.link_ends import AnswerUnknown
 from backend.control.link_events import AnyLinkEvent, LinkDown, LinkUp, Noted
 from tests.agent.journal.worlds import append_each, open_journal, segments
 from tests.agent.wire import RawConsole
+from tests.e2e.fleet import until
 from tests.e2e.terminal import Terminal
 from tests.factories import GENERATION
 from tests.faults.stand import (
@@ -39,7 +40,6 @@ from tests.faults.stand import (
     running,
     spawned_of,
     unload,
-    until,
     worker_plan,
 )
 

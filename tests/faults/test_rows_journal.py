@@ -21,6 +21,7 @@ from backend.control.link_ends import AnswerUnknown, Refusal
 from tests.agent.core.world import World
 from tests.agent.journal.worlds import HOST, StillClock, append_each, open_journal, segments, steps
 from tests.agent.wire import RawConsole
+from tests.e2e.fleet import until
 from tests.factories import GENERATION, make_plan
 from tests.faults.stand import (
     WORKER,
@@ -36,7 +37,6 @@ from tests.faults.stand import (
     reserve,
     running,
     unload,
-    until,
     worker_plan,
 )
 

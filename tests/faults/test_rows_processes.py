@@ -17,6 +17,7 @@ import pytest
 
 from backend.agent import cgroup
 from backend.contract.words import LoadGeneration
+from tests.e2e.fleet import until
 from tests.factories import GENERATION
 from tests.faults.stand import (
     WORKER,
@@ -33,7 +34,6 @@ from tests.faults.stand import (
     running,
     spawned_of,
     unload,
-    until,
     worker_plan,
 )
 

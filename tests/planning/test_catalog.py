@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -245,5 +246,6 @@ def test_geometry_of_the_catalog_stands_over_the_header() -> None:
 
 
 def test_a_field_that_stays_at_its_default_is_in_no_fingerprint() -> None:
+    assert fingerprint(Profile(ranks=3)) == hashlib.sha256(b'{"ranks":3}').hexdigest()
     assert fingerprint(Profile(ranks=3)) == fingerprint(Profile(ranks=3, weight=100, pool="", devices=1))
     assert fingerprint(Profile(ranks=3)) != fingerprint(Profile(ranks=2))

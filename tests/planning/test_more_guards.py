@@ -15,7 +15,7 @@ from backend.contract.entities import Hold, LoadRecord
 from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
 from backend.contract.words import Bytes, HostId, LoadGeneration, NodeId, OpId, Port
-from backend.planning.fleet import FleetFacts, committed_budget, device_users
+from backend.planning.fleet import FleetFacts, committed_budget, device_users, machine_memory
 from backend.planning.guards import BY_ID, GUARDS
 from backend.planning.guards.shape import endpoints_of, layers_of, ranks_of
 from backend.planning.plan import plan, recheck
@@ -398,3 +398,12 @@ def test_hosts_are_found_by_their_name() -> None:
     assert fleet.report("host-b") is None
     assert fleet.silence("host-b") == "down"
     assert fleet.silence("host-a") is None
+
+
+def test_what_one_agent_of_a_machine_has_promised_is_not_free_for_another() -> None:
+    promised = holding(reservation=a_reservation(memory={"CPU": 3 * GIB}))
+    here = a_host("host-a", boot_id="one")
+    there = a_host("host-b", boot_id="one", entities=promised)
+    assert machine_memory(a_fleet(here, there), here) == 17 * GIB
+    elsewhere = a_host("host-b", entities=promised)
+    assert machine_memory(a_fleet(here, elsewhere), here) == 20 * GIB

@@ -154,9 +154,9 @@ class Writer(threading.Thread):
         try:
             self._end.sync(data, after)
         finally:
-            with self._shared.changed:
-                self._shared.sync_began_ns = None
-                self._shared.sync_seconds = (self._clock.mono_ns() - began) / 1e9
+            # In this order, so that a reader without the lock sees the long sync in one of the two.
+            self._shared.sync_seconds = (self._clock.mono_ns() - began) / 1e9
+            self._shared.sync_began_ns = None
 
     def _refuse(self, group: list[Pending], refused: NotWritten) -> None:
         """Fail what was queued: its numbers are given again, once the owner has heard of it and resumes."""

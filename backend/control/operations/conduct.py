@@ -73,8 +73,8 @@ class Conduct:
         return any(step.what == what and target in (None, step.target) for step in self._writer.steps)
 
     def words_of(self, what: str) -> str:
-        """The words of the first such step; StopIteration when there is none."""
-        return next(step.words for step in self._writer.steps if step.what == what)
+        """The words of the first such step, empty when there is none."""
+        return next((step.words for step in self._writer.steps if step.what == what), "")
 
     def step(
         self,

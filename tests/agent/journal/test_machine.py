@@ -81,7 +81,7 @@ class SimulatedDisk(Disk):
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """``acked`` is what the agent was told is durable, ``entities`` its fold; ``maybe`` a last batch nobody heard of."""
+    """``acked`` is what the agent was told is durable, and ``entities`` its fold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,6 @@ class JournalMachine(RuleBasedStateMachine):
         self.clock = StillClock()
         self.acked: list[str] = []
         self.entities = Entities()
-        self.lost_below = 0
         self.count = 0
         self.epoch = 1
 
