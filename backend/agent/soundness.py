@@ -58,7 +58,7 @@ def guessed(plan: Plan, model: ModelFacts) -> list[Finding]:
         refuse(
             "bound.guessed",
             f"{shard.node_id} on {shard.host}",
-            expected=f"{bound.weights} bytes of weights and {bound.kv} of KV, derived from the geometry of {model.path}",
+            expected=f"{bound.weights} bytes of weights and {bound.kv} of KV, by the geometry of {model.path}",
             found=f"{shard.bound.weights} and {shard.bound.kv} in the plan",
             remedy=f"What is reserved would not be what is taken. {_AGAIN}",
         )

@@ -33,6 +33,11 @@ def node_id(replica: ReplicaId, rank: int) -> NodeId:
     return NodeId(f"{replica}/{rank}")
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, as a person says it: ``1 worker``, ``2 workers``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def short_digest(digest: str) -> str:
     """The first eight hex digits of a digest, as screens show it: ``7f3a-c901``."""
     return f"{digest[:4]}-{digest[4:8]}"

@@ -6,7 +6,7 @@ import asyncio
 
 from backend.contract.commands import Release, Unload
 from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId
+from backend.contract.words import HostId, OpId, counted
 from backend.control.exit_codes import DONE, FAILED, UNKNOWN, UNREACHABLE
 from backend.control.operations.conduct import Conduct, Outcome
 from backend.control.views import FleetState, Target
@@ -156,6 +156,6 @@ def _end(conduct: Conduct, outcomes: dict[Target, Outcome], silent: dict[HostId,
             codes.add(FAILED)
             trouble.append(f"rank {target.rank} on {target.host} was not stopped: {outcome.words}")
     if not trouble:
-        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {len({t.host for t in targets})} hosts")
+        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {counted(len({t.host for t in targets}), 'host')}")
     code = next(code for code in (FAILED, UNKNOWN, UNREACHABLE) if code in codes)
     return conduct.end(code, "; ".join(trouble))

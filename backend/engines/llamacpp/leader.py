@@ -13,7 +13,7 @@ from collections.abc import Callable
 from backend.contract.findings import Finding, refuse
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import UnixMs
+from backend.contract.words import UnixMs, counted
 from backend.engines.driver import CanarySeen, PhaseSeen, Proven, Run, Seen
 from backend.engines.llamacpp.client import EngineClient
 from backend.engines.llamacpp.log_tail import LogTail
@@ -75,7 +75,7 @@ class LeaderDrive:
         """From the spawn to a loaded model that lies where it was planned."""
         began = time.monotonic()
         workers = len(workers_of(self._plan))
-        self._enter(ShardState.CONNECTING, f"connects to its {workers} workers" if workers else "starts alone")
+        self._enter(ShardState.CONNECTING, f"connects to {counted(workers, 'worker')}" if workers else "starts alone")
         try:
             await self._until(lambda picture: picture.is_bound, "connecting", began, "its HTTP port is not bound")
         except StartRefused as refused:
@@ -135,7 +135,7 @@ class LeaderDrive:
         if not self._picture.plans:
             return "loads; the engine printed no memory plan, so it is checked only after the load"
         total = sum(line.taken for line in self._picture.plans.values())
-        return f"the engine's memory plan fits: {total} MiB in {len(self._picture.plans)} places"
+        return f"the engine's memory plan fits: {total} MiB in {counted(len(self._picture.plans), 'place')}"
 
     @staticmethod
     def _refuse(finding: Finding | None) -> None:

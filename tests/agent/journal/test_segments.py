@@ -14,6 +14,7 @@ import pytest
 from backend.agent.journal import Disk, Journal, JournalDamaged, JournalWriteFailed, Limits
 from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.opening import entities_of
+from backend.agent.journal.retention import why_unlink_oldest
 from backend.agent.journal.sealing import digest_of, read_seal
 from backend.agent.journal.verifying import stats, verify
 from backend.contract.entities import (
@@ -227,6 +228,18 @@ async def test_retention_takes_whole_sealed_segments_one_a_minute_and_what_is_op
     again = Journal.open(tmp_path, host=HOST, clock=clock, limits=limits)
     assert again.entities == everything()
     await again.close()
+
+
+async def test_a_segment_stays_while_no_later_one_restates_what_is_open(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, limits=ROTATING)
+    await append_each(journal, range(1, 60))
+    kept, limits = journal.segments(), msgspec.structs.replace(ROTATING, keep_bytes=1)
+    await journal.close()
+    assert len(kept) > 1
+    assert "keep_gib" in why_unlink_oldest(kept, limits, 0)
+    for segment in kept[1:]:
+        segment.is_base = False
+    assert why_unlink_oldest(kept, limits, 0) == ""
 
 
 async def test_a_clock_that_jumps_ten_years_cannot_wipe_the_history(tmp_path: Path) -> None:
