@@ -157,7 +157,7 @@ class Answering:
             )
         except (CatalogError, UnknownModel) as error:
             raise CannotAnswer(REFUSED, str(error.args[0] if error.args else error)) from error
-        refusals = [finding.words for finding in made.findings if finding.severity == "refuse"]
+        refusals = [finding.words for finding in made.findings if finding.is_refusal]
         code = REFUSED if refusals else DONE
         if not refusals and not self._context.read_only:
             self._spare.prepare()  # a plan is made to be loaded
@@ -224,7 +224,7 @@ class Answering:
             )
         findings = (*wanted.findings, *recheck(wanted, fleet_facts(self._reach.state)))
         if has_refusal(findings):
-            refusals = [finding.words for finding in findings if finding.severity == "refuse"]
+            refusals = [finding.words for finding in findings if finding.is_refusal]
             raise CannotAnswer(REFUSED, "\n".join(dict.fromkeys(refusals)))
         options = {"keep_on_failure": request.keep_on_failure}
         return await self._start(

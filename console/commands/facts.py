@@ -78,6 +78,20 @@ def host_facts(view: HostView) -> dict[str, Any]:
         "journal": facts.journal if facts else None,
         "refuses_loads": (facts.refuses_loads or None) if facts else None,
         "illnesses": facts.illnesses if facts else None,
+        "reservations": [
+            {
+                "replica": kept.replica,
+                "generation": kept.load_generation,
+                "by": kept.by,
+                "nodes": kept.node_ids,
+                "ports": kept.ports,
+                "memory": kept.memory,
+                "expires_unix_ms": kept.expires_unix_ms,
+            }
+            for _, kept in sorted(view.entities.reservations.items())
+        ]
+        if facts
+        else None,
         "holds": [
             {
                 "node_id": hold.node_id,

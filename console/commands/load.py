@@ -65,7 +65,7 @@ def load(
 def confirm_plan(settings: Settings, plan: Plan, *, yes: bool) -> None:
     """Return when the plan may be loaded. Raises when a guard or the person says no, or nobody can be asked."""
     if plan.is_refused:
-        findings = [finding for finding in plan.findings if finding.severity == "refuse"]
+        findings = [finding for finding in plan.findings if finding.is_refusal]
         words = " ".join(finding.words for finding in findings)
         raise CommandFailed(REFUSED, f"{plan.replica} is not loaded. {words}", findings=findings)
     if yes:

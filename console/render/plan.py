@@ -122,7 +122,7 @@ def finding_lines(plan: Plan, width: int) -> list[Line]:
     """What the guards saw: refusals first, each with both values and what to do."""
     out: list[Line] = []
     for finding in sorted(plan.findings, key=lambda each: each.severity != "refuse"):
-        style = "alarm" if finding.severity == "refuse" else "state.warn"
+        style = "alarm" if finding.is_refusal else "state.warn"
         out.append(
             line(cell(f" {finding.severity:<7}", style), cell(f"{finding.id}  ", "name"), cell(finding.subject, "name"))
         )
@@ -185,7 +185,7 @@ def guard_lines(guards: tuple[GuardOnPaper, ...], look: Look, width: int) -> lis
 
 def plan_lines(plan: Plan, state: FleetState | None, look: Look, width: int, *, derivation: bool = False) -> list[Line]:
     """The whole plan as a person should read it before confirming it."""
-    refusals = sum(1 for finding in plan.findings if finding.severity == "refuse")
+    refusals = sum(1 for finding in plan.findings if finding.is_refusal)
     out: list[Line] = [
         line(
             cell(f" {plan.replica}", "name"),

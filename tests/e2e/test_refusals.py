@@ -23,7 +23,7 @@ def assert_refused(fleet: Fleet, *args: str, code: int = 2, words: tuple[str, ..
     assert fleet.engines() == []
     if code != 4:
         assert fleet.json("ls", "replicas") == []
-        assert all(not host.get("reservations") for host in fleet.json("ls", "hosts"))
+        assert [host["reservations"] for host in fleet.json("ls", "hosts") if host["state"] == "live"] == [[], []]
 
 
 def profile(fleet: Fleet, lines: str) -> None:

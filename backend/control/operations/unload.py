@@ -156,6 +156,7 @@ def _end(conduct: Conduct, outcomes: dict[Target, Outcome], silent: dict[HostId,
             codes.add(FAILED)
             trouble.append(f"rank {target.rank} on {target.host} was not stopped: {outcome.words}")
     if not trouble:
-        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {counted(len({t.host for t in targets}), 'host')}")
+        hosts = counted(len({target.host for target in targets}), "host")
+        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {hosts}")
     code = next(code for code in (FAILED, UNKNOWN, UNREACHABLE) if code in codes)
     return conduct.end(code, "; ".join(trouble))
