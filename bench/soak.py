@@ -1,9 +1,10 @@
 """Random operations on real agents and engines, and KILL at random moments to random processes of theirs.
 
 ``python -m bench.soak --json [--rounds 200] [--seed N]`` prints one object. Each round starts a load, an unload, a
-drain or a test, kills one of the operation's process, an agent, an engine or a shim at some moment of it, starts a
-killed agent again and resumes an operation that lost its process. What must hold, whatever was killed: no record that
-a console was shown is lost, no slot ever has two engines, and in the end nothing is left and nothing moves.
+drain or a test, kills one process at some moment of it (the operation's, the spare one that waits for the next, an
+agent, an engine or a shim), starts a killed agent again and resumes an operation that lost its process. What must
+hold, whatever was killed: no record that a console was shown is lost, no slot ever has two engines, and in the end
+nothing is left and nothing moves.
 """
 
 from __future__ import annotations
@@ -246,12 +247,12 @@ class Soak:
             self.counts[f"killed: {kind}"] += 1
 
     def _victims(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {"agent": [], "operation": [], "shim": []}
+        found: dict[str, list[int]] = {"agent": [], "operation": [], "spare": [], "shim": []}
         for process in self.fleet.processes():
             with contextlib.suppress(psutil.Error):
                 line = process.cmdline()
                 if "backend.control.operations" in line:
-                    found["operation"].append(process.pid)
+                    found["spare" if "--spare-fd" in line else "operation"].append(process.pid)
                 elif "backend.agent" in line:
                     found["agent"].append(process.pid)
                 elif any(part.endswith("shim.py") for part in line):
@@ -291,8 +292,8 @@ class Soak:
         self.wait("the last operations", self._all_ended)
         self.wait("the end of every engine", lambda: not self.fleet.engine_pids(), 60.0)
         self.wait("nothing in the reports", lambda: all(not _held(self.state, h) for h in self.state.hosts), 60.0)
-        left = self._left_over()
         self.backend.stop()
+        left = self._left_over()
         quiet = ""
         try:
             asyncio.run(assert_quiet(self.fleet, 3.0))

@@ -237,9 +237,17 @@ async def journal_of(fleet: Fleet, name: str = "host-a") -> list[JournalRecord]:
         await console.close()
 
 
+PROOF_SECONDS = 5.0
+"""A hold that stands longer is meant to: a stuck process, say."""
+
+
 async def assert_quiet(fleet: FaultFleet, seconds: float = QUIET_SECONDS) -> None:
-    """Nothing more changes: no record is written, nothing starts and nothing ends. Heartbeats are not recorded."""
+    """Nothing more changes: no record is written, nothing starts and nothing ends. Heartbeats are not recorded.
+
+    A hold that waits for its proof is the end of a recovery, not quiet yet: its proof is waited for first.
+    """
     names = [name for name, agent in fleet.agents.items() if agent.poll() is None]
+    await _proofs(fleet, names)
     before = {name: await report_of(fleet, name) for name in names}
     engines = fleet.engine_pids()
     await asyncio.sleep(seconds)  # the quiet itself is what is looked at
@@ -250,6 +258,16 @@ async def assert_quiet(fleet: FaultFleet, seconds: float = QUIET_SECONDS) -> Non
             raise AssertionError(f"{name} is not quiet: {[(r.kind, r.words) for r in late]}")
         assert after.entities == before[name].entities
     assert fleet.engine_pids() == engines
+
+
+async def _proofs(fleet: FaultFleet, names: list[str]) -> None:
+    """Wait until nothing is held for a proof, for as long as proofs go on coming."""
+    deadline = asyncio.get_running_loop().time() + PROOF_SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        reports = [await report_of(fleet, name) for name in names]
+        if not any(report.entities.holds for report in reports):
+            return
+        await asyncio.sleep(0.1)
 
 
 def quiet(fleet: FaultFleet, seconds: float = QUIET_SECONDS) -> None:
