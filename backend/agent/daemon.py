@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from backend.agent.break_glass import drop_note, read_notes
+from backend.agent.clock import now
 from backend.agent.config import AgentConfig
 from backend.agent.connections import Connection
 from backend.agent.core import initial, step
@@ -31,7 +32,6 @@ from backend.agent.core.state import (
     HealthSeen,
     JournalFailed,
     JournalNoticed,
-    Now,
     ProveGone,
     Send,
     Spawn,
@@ -51,7 +51,7 @@ from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
-from backend.contract.words import NodeId, UnixMs
+from backend.contract.words import NodeId
 from backend.failpoints import failpoint
 from backend.versions import RINGTOP_VERSION
 
@@ -81,11 +81,6 @@ async def _run(config: AgentConfig, loopback_port: int | None) -> int:
     finally:
         await agent.journal.close()
     return 0
-
-
-def now() -> Now:
-    """This moment on both clocks."""
-    return Now(unix_ms=UnixMs(time.time_ns() // 1_000_000), mono=time.monotonic())
 
 
 def _forked_record(by: str, words: str) -> JournalRecord:

@@ -10,6 +10,7 @@ from websockets.asyncio.server import ServerConnection
 
 from backend.agent import journal_answers, ports
 from backend.agent.checks import check_plan
+from backend.agent.clock import now
 from backend.agent.connections import Connection
 from backend.agent.core.state import CommandArrived
 from backend.agent.engine_logs import generations_of, read_log
@@ -98,8 +99,6 @@ class Desk:
                 other.abort()
 
     def _welcome(self, connection: Connection, hello: Hello) -> None:
-        from backend.agent.daemon import now
-
         agent, journal = self._agent, self._agent.journal
         connection.say(
             Welcome(
