@@ -132,7 +132,9 @@ def on_ended(turn: Turn, event: Ended) -> None:
         listed = ", ".join(str(port) for port in ports.ports)
         turn.record("held", f"port {listed} until {ports.until}", node_id=shard.node_id, hold=ports)
     lived = (turn.now.unix_ms - shard.since_unix_ms) / 1000
-    text = f"{event.words}" if stopped else f"{event.words} after {lived:.0f} s {shard.state}: {words}"
+    text = event.words
+    if not stopped:
+        text += f" after {lived:.0f} s {shard.state}" + (f": {words}" if words != event.words else "")
     known = turn.state.entities.failing.get(shard.node_id)
     failing = None if stopped else failing_after(turn, shard.node_id, words)
     turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=device, failing=failing)
