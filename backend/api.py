@@ -63,6 +63,17 @@ from backend.contract.words import (
     short_digest,
 )
 from backend.control.acknowledgements import AcknowledgementReader
+from backend.control.adoption import classify
+from backend.control.adoption_document import (
+    AdoptionDocument,
+    AdoptionUnreadable,
+    Decision,
+    HeldBack,
+    ReplicaFound,
+    Stoppable,
+    read_adoption,
+    write_adoption,
+)
 from backend.control.answering import Answering
 from backend.control.contexts import (
     Context,
@@ -104,6 +115,7 @@ from backend.control.requests import (
     ResumeOperation,
     RollBackOperation,
     SettleOperation,
+    StartAdopt,
     StartDrainRequest,
     StartLoad,
     StartUnload,
@@ -130,6 +142,8 @@ from backend.planning.catalog import CatalogError
 __all__ = [
     "AcknowledgeDrift",
     "Acknowledgement",
+    "AdoptionDocument",
+    "AdoptionUnreadable",
     "AgentAddress",
     "Answer",
     "AnyRequest",
@@ -144,6 +158,7 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Decision",
     "DeviceFacts",
     "Drain",
     "Drift",
@@ -157,6 +172,7 @@ __all__ = [
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
+    "HeldBack",
     "Hold",
     "HostFacts",
     "HostId",
@@ -192,6 +208,7 @@ __all__ = [
     "ProfileOnPaper",
     "RebuildLedger",
     "ReopenDrift",
+    "ReplicaFound",
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
@@ -203,9 +220,11 @@ __all__ = [
     "Shard",
     "ShardState",
     "ShardView",
+    "StartAdopt",
     "StartDrainRequest",
     "StartLoad",
     "StartUnload",
+    "Stoppable",
     "SubmitRefused",
     "TakeSnapshot",
     "Target",
@@ -213,6 +232,7 @@ __all__ = [
     "TestRequest",
     "UnixMs",
     "catalog_on_paper",
+    "classify",
     "guards_on_paper",
     "home_folder",
     "load_context",
@@ -221,12 +241,14 @@ __all__ = [
     "p4_bound",
     "plan_digest",
     "plan_on_paper",
+    "read_adoption",
     "read_ledger",
     "read_plan",
     "run_operation",
     "shard_state",
     "short_digest",
     "who_asks",
+    "write_adoption",
     "write_plan",
 ]
 

@@ -127,6 +127,14 @@ ACTIONS: tuple[Action, ...] = (
         footer=2,
     ),
     Action(
+        "adopt",
+        ("A",),
+        "adopt",
+        "Show what every host reports, what is unwanted and what is held; s stops a stray there, after asking.",
+        twin="adopt",
+        footer=2,
+    ),
+    Action(
         "unload",
         ("U",),
         "unload",

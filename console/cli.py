@@ -23,6 +23,7 @@ from console.commands.settings import Settings, choose_home
 from console.version import VERSION
 
 _COMMANDS = {
+    "adopt": "console.commands.adopt:adopt",
     "bound": "console.commands.bound:bound",
     "catalog": "console.commands.catalog:catalog",
     "doctor": "console.commands.doctor:doctor",

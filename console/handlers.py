@@ -12,6 +12,7 @@ from console.render.help import help_lines
 from console.render.hosts import host_page
 from console.render.journal import journal_page
 from console.render.ring import ring_lines
+from console.screens.adoption import AdoptionScreen
 from console.screens.drain import DrainDialog, DrainView, find_replica
 from console.screens.drift import DriftScreen
 from console.screens.leave import QuitDialog
@@ -72,6 +73,10 @@ def _drift(app: ConsoleApp, main: MainScreen, selection: Selection, argument: st
     app.push_screen(DriftScreen())
 
 
+def _adopt(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(AdoptionScreen())
+
+
 def _help(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(Page("keys", lambda state, look, width: help_lines(state, selection, width)))
 
@@ -106,6 +111,7 @@ def _mover(action: str) -> Handler:
 HANDLERS: dict[str, Handler] = {
     "load": _load,
     "drain": _drain,
+    "adopt": _adopt,
     "unload": _unload,
     "test": _test,
     "details": _details,

@@ -17,6 +17,8 @@ from backend.contract.plans import Plan, plan_digest
 from backend.contract.reports import HostReport
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.control.adopting import chosen_shards, stop_options, targets_to_stop
+from backend.control.adoption import classify
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
@@ -43,6 +45,7 @@ from backend.control.requests import (
     ResumeOperation,
     RollBackOperation,
     SettleOperation,
+    StartAdopt,
     StartDrainRequest,
     StartLoad,
     StartUnload,
@@ -90,6 +93,8 @@ class Answering:
                     words = await self._start_unload(op_id, request)
                 case StartDrainRequest():
                     words = await self._start_drain(op_id, request)
+                case StartAdopt():
+                    words = await self._start_adopt(op_id, request)
                 case ResumeOperation():
                     self._children.append(await self._ownerless.resume(request.operation))
                     words = request.operation
@@ -273,6 +278,14 @@ class Answering:
             "why": request.why,
         }
         return await self._start(op_id, "drain", view.id, view.load_generation, targets, options)
+
+    async def _start_adopt(self, op_id: OpId, request: StartAdopt) -> str:
+        await self._reach.until(is_settled, SETTLE_SECONDS)
+        chosen = chosen_shards(request, classify(self._reach.state, _unix_ms()))
+        subject = chosen[0].id if len(chosen) == 1 else f"{len(chosen)} shards"
+        generation = chosen[0].load_generation if len(chosen) == 1 else None
+        options = stop_options(request, chosen)
+        return await self._start(op_id, "adopt", subject, generation, targets_to_stop(chosen), options)
 
     async def _start(
         self,

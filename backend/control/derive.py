@@ -360,6 +360,9 @@ def _view(
         drain_left_ms=_drain_left(drain, ring, unix_ms),
         unknown_targets=sum(operation.unknown_targets for operation in operations),
         plan=ring.plan,
+        missing=ring.missing,
+        not_running=ring.not_running,
+        oddities=ring.oddities,
     )
 
 

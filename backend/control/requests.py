@@ -8,6 +8,7 @@ import msgspec
 
 from backend.contract.plans import Plan
 from backend.contract.words import OpId, ReplicaId
+from backend.control.adoption_document import AdoptionDocument
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,21 @@ class ForkJournalRequest(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class StartAdopt(Request, kw_only=True, frozen=True):
+    """Stop the strays and unclaimed shards that a document names, or only the one with this id of them.
+
+    ``confirmed`` is the digest a person saw. Refused when the document no longer holds; with ``only`` it is that shard
+    that must be the same. While a host is silent it takes ``despite_silence``: who serves there is not known.
+    """
+
+    document: AdoptionDocument
+    confirmed: str
+    only: str = ""
+    why: str = ""
+    despite_silence: bool = False
+    is_write: ClassVar[bool] = True
+
+
 AnyRequest = (
     MakePlan
     | TakeSnapshot
@@ -170,4 +186,5 @@ AnyRequest = (
     | CheckModels
     | AskJournal
     | ForkJournalRequest
+    | StartAdopt
 )

@@ -61,7 +61,11 @@ class ShardView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica, derived from its shards, its load record and the open operations."""
+    """One replica, derived from its shards, its load record and the open operations.
+
+    Of its ranks that no host reports: ``not_running`` has those that a live agent denies, ``missing`` all others, each
+    with the reason. ``oddities`` are ranks that are there twice, or that its load does not have.
+    """
 
     id: ReplicaId
     model: str
@@ -85,6 +89,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     drain_left_ms: int | None
     unknown_targets: int = 0
     plan: Plan | None = None
+    missing: dict[int, str] = {}
+    not_running: dict[int, str] = {}
+    oddities: tuple[str, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,13 +14,19 @@ from backend.control.contexts import Context
 from backend.control.exit_codes import REFUSED
 from backend.control.ledger import ENDED, LedgerWriter, ledger_path, reopen
 from backend.control.link_ends import LinkSettings
+from backend.control.operations.adopt import adopt
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.drain import drain
 from backend.control.operations.load import load
 from backend.control.operations.unload import unload
 from backend.control.reach import Reach
 
-_KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {"load": load, "unload": unload, "drain": drain}
+_KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {
+    "load": load,
+    "unload": unload,
+    "drain": drain,
+    "adopt": adopt,
+}
 
 
 def run_operation(context: Context, op_id: OpId, *, lock_fd: int | None = None) -> int:

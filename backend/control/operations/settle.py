@@ -52,7 +52,7 @@ def conclude(operation: OperationView, state: FleetState, *, despite_silence: bo
     if silent:
         unknown = f"unknown: {'; '.join(each.line for each in silent)}"
         return Conclusion(UNKNOWN, unknown, lines)
-    by_kind = {"load": _load, "unload": _unload, "drain": _drain}
+    by_kind = {"load": _load, "unload": _unload, "drain": _drain, "adopt": _unload}
     judge = by_kind.get(operation.kind)
     if judge is None:
         words = f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(by_kind))}"

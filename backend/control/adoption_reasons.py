@@ -1,0 +1,129 @@
+"""Why: each decision that follows from the reports, in words for the journal, the command line and the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backend.contract.entities import Shard
+from backend.contract.states import HostState
+from backend.contract.words import counted
+from backend.control.adoption_document import Decision
+from backend.control.derive import OPEN_STATES, find_model
+from backend.control.views import FleetState, HostView, OperationView, ReplicaView
+
+ENDED = ("stopped", "failed")
+
+
+def replica_decisions(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
+    """What is decided of one replica: it is taken over, put together, or set against what was only placed."""
+    live = [each.shard for each in view.shards if each.state not in ENDED]
+    opened = [each for each in state.operations.values() if each.subject == view.id and each.state in OPEN_STATES]
+    is_ours = any(each.load_generation == view.load_generation for each in opened)
+    if live and not is_ours:
+        yield from _taken_over(view, live)
+        yield from _wanted(view, state)
+    if live:
+        yield from _replaced(view, live, opened, state)
+    yield from _denied(view)
+    yield from _revived(live, state)
+    yield from (Decision("warn", str(view.id), f"{words}; it is not counted", 1) for words in view.oddities)
+    yield from _drifted(view, state)
+
+
+def _taken_over(view: ReplicaView, live: list[Shard]) -> Iterator[Decision]:
+    hosts = sorted({shard.host for shard in live})
+    ranks = f"{len(live)} of {view.world_size} ranks of generation {view.load_generation}"
+    yield Decision("adopt", str(view.id), f"{ranks} are reported by {', '.join(hosts)}; {view.model} is known", 4)
+    short = [*view.missing.values(), *view.not_running.values()]
+    if len(hosts) > 1 or short:
+        parts = [f"{counted(sum(shard.host == host for shard in live), 'rank')} of {host}" for host in hosts]
+        later = f"; still short: {'; '.join(short)}" if short else ""
+        words = f"{' and '.join(parts)} are one replica of generation {view.load_generation}{later}"
+        yield Decision("merge", str(view.id), words, 5)
+
+
+def _wanted(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
+    model = find_model(state.models, view.model)
+    if model is not None and model.mode == "on_demand":
+        words = f"{model.name} is loaded on demand: it gets a whole idle timeout of {model.idle_seconds} s from here"
+        yield Decision("want", str(view.id), words, 13)
+
+
+def _replaced(
+    view: ReplicaView, live: list[Shard], opened: list[OperationView], state: FleetState
+) -> Iterator[Decision]:
+    """What was merely placed under this id gives way to what runs; the endpoint that was placed is named."""
+    placed = [each.plan for each in opened if each.plan is not None and each.kind == "load"]
+    reported = {
+        shard.load_generation
+        for host in state.hosts.values()
+        for shard in host.entities.shards.values()
+        if shard.replica == view.id
+    }
+    for plan in placed:
+        if plan.load_generation in reported:
+            continue
+        leader = next((shard for shard in plan.shards if shard.rank == 0), None)
+        where = f"{leader.advertise}:{leader.ports[0]}" if leader is not None and leader.ports else "no endpoint"
+        yield Decision(
+            "replace",
+            str(view.id),
+            f"generation {view.load_generation} runs on {live[0].host}; generation {plan.load_generation} was only "
+            f"placed, at {where}, and does not stand",
+            7,
+        )
+        yield Decision("warn", str(view.id), f"the placed endpoint {where} serves nothing; use {view.endpoint}", 7)
+
+
+def _denied(view: ReplicaView) -> Iterator[Decision]:
+    for words in view.not_running.values():
+        yield Decision("fail_shard", str(view.id), words, 14)
+
+
+def _revived(live: list[Shard], state: FleetState) -> Iterator[Decision]:
+    """The ledger says that a shard was stopped, and its agent reports it running: the agent is right."""
+    for shard in live:
+        for operation in state.operations.values():
+            is_end = operation.kind in ("unload", "drain") and operation.state == "succeeded"
+            named = any(
+                target.node_id == shard.node_id and int(target.node_generation) == int(shard.node_generation)
+                for target in operation.targets
+            )
+            if is_end and named:
+                words = (
+                    f"{operation.id} by {operation.by} had stopped it, and {shard.host} reports generation "
+                    f"{shard.load_generation} {shard.state}: it is counted again"
+                )
+                yield Decision("revive", str(shard.node_id), words, 8, str(shard.host))
+
+
+def _drifted(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
+    for drift in state.drifts:
+        if drift.is_open and drift.subject == view.id and drift.what in ("catalog", "profile changed"):
+            words = f"catalog drift: {drift.one_source} {drift.one}, {drift.other_source} {drift.other}"
+            yield Decision("warn", str(view.id), f"{words}. {drift.remedy}", 9)
+
+
+def unwanted_decisions(kind: str, host: HostView, shard: Shard, state: FleetState) -> Iterator[Decision]:
+    """Why a shard is a stray or unclaimed, and what it keeps until it has exited."""
+    view = state.replicas[shard.replica]
+    silent = "" if host.state is HostState.LIVE else f"; {host.host} is {host.state.value}, so this is as last heard"
+    if kind == "stray":
+        words = (
+            f"rank {shard.rank} on {host.host} is of generation {shard.load_generation}, and generation "
+            f"{view.load_generation} stands ({view.ranks_ready} of {view.world_size} ranks serve){silent}"
+        )
+        yield Decision("stray", str(shard.node_id), words, 3, str(host.host))
+    else:
+        words = (
+            f"{shard.model}:{shard.profile_name} is neither in the catalog ({', '.join(sorted(state.models))}) nor in "
+            f"a load record{silent}"
+        )
+        yield Decision("unclaimed", str(shard.node_id), words, 9, str(host.host))
+    ports = ", ".join(map(str, shard.ports))
+    if ports:
+        words = f"{counted(len(shard.ports), 'port')} {ports} until its process has exited and nothing listens there"
+        yield Decision("hold_port", str(shard.node_id), words, 12, str(host.host))
+    if shard.bound.memory:
+        words = f"{shard.bound.memory} bytes of {shard.device} until its process has exited"
+        yield Decision("hold_device", str(shard.node_id), words, 12, str(host.host))

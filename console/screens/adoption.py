@@ -1,0 +1,150 @@
+"""Adoption: who reports what, what is unwanted, and the stop of one stray behind a confirmation."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from backend.api import AdoptionDocument, FleetState, StartAdopt, Stoppable, classify
+from console.actions import Danger
+from console.render.adoption import heard_lines, rest_lines, stoppable_lines, who_words
+from console.render.cells import Line, Look, cell, line, wrapped
+from console.screens.dialog import CANCEL, Dialog
+from console.screens.pages import OperationPage
+from console.widgets.fields import Choice
+from console.widgets.lines import LineView
+
+CLOSE = Choice("cancel", "escape", "Close")
+_STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
+
+
+class AdoptionScreen(Dialog):
+    """The adoption document of this moment; the arrows move between what could be stopped, or scroll."""
+
+    is_tall = True
+
+    def __init__(self) -> None:
+        super().__init__((CLOSE,))
+        self._chosen: str | None = None
+        self._document: AdoptionDocument | None = None
+        self._of: FleetState | None = None
+        self._span = (0, 0)
+
+    def title_words(self) -> str:
+        """What it shows."""
+        return "adoption"
+
+    def body(self) -> ComposeResult:
+        """The count of reporters, which stays, and the document, which scrolls."""
+        yield LineView(self.painter, id="counts", classes="lines")
+        yield LineView(self.painter, id="body", classes="fill")
+
+    @property
+    def _shard(self) -> Stoppable | None:
+        found = self._document.stoppable if self._document is not None else ()
+        return next((each for each in found if each.id == self._chosen), found[0] if found else None)
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """Work the document out again when the state is another one; the cursor stays on its shard."""
+        if state is None:
+            self.show_lines("#counts", [line(" The backend has not reported yet.")])
+            return
+        if state is not self._of or self._document is None:
+            self._document, self._of = classify(state, look.now_ms), state
+        document, shard = self._document, self._shard
+        self._chosen = shard.id if shard is not None else None
+        self.show_lines("#counts", heard_lines(document, self.text_width))
+        can_stop = shard is not None and not state.read_only
+        self.choices.set_choices((CLOSE, Choice("stop", "s", "stop this one")) if can_stop else (CLOSE,))
+        out: list[Line] = [line("")]
+        top = bottom = 0
+        for each in document.stoppable:
+            is_chosen = each.id == self._chosen
+            top = len(out) if is_chosen else top
+            out += stoppable_lines(each, look, self.text_width, is_chosen=is_chosen)
+            bottom = len(out) if is_chosen else bottom
+        self.show_lines("#body", [*out, *rest_lines(document, look, self.text_width)])
+        self._span = (top, bottom)
+
+    def taken(self, choice: Choice) -> None:
+        """Ask before the shard under the cursor is stopped."""
+        if self._document is not None and self._shard is not None:
+            self.app.push_screen(StopDialog(self._document, self._shard))
+
+    def other_key(self, key: str) -> None:
+        """Move the cursor; past the last of what could be stopped, scroll."""
+        ids = [each.id for each in self._document.stoppable] if self._document is not None else []
+        step = _STEPS.get(key, 0)
+        at = ids.index(self._chosen) + step if self._chosen in ids else -1
+        if not step or not 0 <= at < len(ids):
+            super().other_key(key)
+            return
+        self._chosen = ids[at]
+        self._rewrite()
+        self._keep_in_sight(*self._span)
+
+    def _keep_in_sight(self, top: int, bottom: int) -> None:
+        view = self.query_one("#body", LineView)
+        height = max(1, view.size.height)
+        if top < view.top:
+            view.scroll_by(top - view.top)
+        elif bottom > view.top + height:
+            view.scroll_by(min(bottom - height, top) - view.top)
+
+
+class StopDialog(Dialog):
+    """Stop one stray or unclaimed shard, which is fixed when the dialog opens: pid, start, generation, bytes held."""
+
+    danger: Danger = "danger"
+
+    def __init__(self, document: AdoptionDocument, shard: Stoppable) -> None:
+        super().__init__((CANCEL, _stop_choice(enabled=False)))
+        self._document = document
+        self._shard = shard
+        self._shown_silence = False
+
+    def title_words(self) -> str:
+        """What it stops."""
+        return f"STOP {self._shard.kind} {self._shard.node_id} on {self._shard.host}"
+
+    def body(self) -> ComposeResult:
+        """Who it is, and what comes of it."""
+        yield LineView(self.painter, id="effect", classes="lines")
+
+    def refresh_state(self, state: FleetState | None, look: Look) -> None:
+        """The shard may become another one, or wanted, while a person reads."""
+        now = classify(state, look.now_ms) if state is not None else None
+        found = next((each for each in now.stoppable if each.id == self._shard.id), None) if now else None
+        is_same = found is not None and (found.kind, found.identity) == (self._shard.kind, self._shard.identity)
+        out = [*wrapped(who_words(self._shard, look), self.text_width, 1, "value")]
+        out += wrapped(self._shard.why, self.text_width, 1)
+        if not is_same:
+            out.append(line(cell(" It is not there like this any more: nothing is stopped.", "state.warn")))
+        elif now is not None and now.silent:
+            words = (
+                f"Only {now.heard_words}: what stands on the others is not known. It is stopped despite the silence."
+            )
+            out += wrapped(words, self.text_width, 1, "alarm")
+        if is_same:
+            words = "Its agent is read again first; another process in its place is left alone. The stop is final."
+            out += wrapped(words, self.text_width, 1, "alarm")
+        self._shown_silence = now is not None and bool(now.silent)
+        self.show_lines("#effect", out)
+        self.choices.set_choices((CANCEL, _stop_choice(enabled=is_same)))
+
+    def taken(self, choice: Choice) -> None:
+        """Stop it, and follow that."""
+        request = StartAdopt(
+            document=self._document,
+            confirmed=self._document.digest,
+            only=self._shard.id,
+            despite_silence=self._shown_silence,
+        )
+        op_id = self.console.submit(request)
+        if op_id is None:
+            self.dismiss()
+        else:
+            self.app.switch_screen(OperationPage(op_id, f"stop {self._shard.id}"))
+
+
+def _stop_choice(*, enabled: bool) -> Choice:
+    return Choice("stop", "y", "Stop", enabled=enabled, style="danger")
