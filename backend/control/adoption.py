@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import msgspec
 
 from backend.contract.entities import Shard
-from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId, UnixMs, counted
 from backend.control.adoption_document import (
@@ -35,15 +34,14 @@ Generation = tuple[ReplicaId, LoadGeneration]
 class _Ground(msgspec.Struct, frozen=True):
     """What every classification stands on. ``under_way`` are generations that somebody is loading now.
 
-    ``recorded`` are the models and profiles of all load records, ``ours`` the replicas with an open operation here.
+    ``recorded`` are the models and profiles of all load records, ``ours`` the generations of open operations here.
     """
 
     state: FleetState
     shards: tuple[tuple[HostView, Shard], ...]
-    plans: tuple[Plan, ...]
     recorded: frozenset[tuple[str, str]]
     under_way: frozenset[Generation]
-    ours: dict[ReplicaId, str]
+    ours: frozenset[Generation]
 
 
 def classify(state: FleetState, now_unix_ms: int = 0) -> AdoptionDocument:
@@ -101,12 +99,11 @@ def _stand(state: FleetState) -> _Ground:
             if operation.result is None and operation.command == "load":
                 replica = ReplicaId(operation.subject.partition("/")[0])
                 under_way.add((replica, LoadGeneration(operation.generation)))
-    ours: dict[ReplicaId, str] = {}
-    for opened in state.operations.values():
-        if opened.state in OPEN_STATES and opened.kind != "adopt":
-            ours[ReplicaId(opened.subject)] = f"{opened.kind} {opened.id} by {opened.by} is open"
-            if opened.load_generation is not None:
-                under_way.add((ReplicaId(opened.subject), opened.load_generation))
+    ours = frozenset(
+        (ReplicaId(opened.subject), opened.load_generation)
+        for opened in state.operations.values()
+        if opened.state in OPEN_STATES and opened.kind != "adopt" and opened.load_generation is not None
+    )
     return _Ground(
         state=state,
         shards=tuple(
@@ -115,9 +112,8 @@ def _stand(state: FleetState) -> _Ground:
             for _, shard in sorted(view.entities.shards.items())
             if shard.state not in ENDED
         ),
-        plans=tuple(plans),
         recorded=frozenset((plan.model, plan.profile_name) for plan in plans),
-        under_way=frozenset(under_way),
+        under_way=ours | under_way,
         ours=ours,
     )
 
@@ -177,10 +173,10 @@ def _found(view: ReplicaView, ground: _Ground, unclaimed: frozenset[Generation])
     ]
     if (view.id, view.load_generation) in unclaimed:
         claim = "unclaimed"
-    elif view.id in ground.ours:
-        claim = "ours"
     elif view.state is ReplicaState.PLACED:
         claim = "placed"
+    elif (view.id, view.load_generation) in ground.ours:
+        claim = "ours"
     else:
         claim = "adopted" if reporters else "ended"
     return ReplicaFound(
