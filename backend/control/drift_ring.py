@@ -100,7 +100,7 @@ def strays(lens: Lens) -> Iterator[Drift]:
                     ("standing generation", standing),
                     (f"live at {shard.host}", shard.load_generation),
                     consequence="It keeps its device and ports, and belongs to nothing that serves.",
-                    remedy=f"Unload {lens.replica.id}'s generation {shard.load_generation} on {shard.host}.",
+                    remedy="Look at what stands and what could be stopped, and stop it alone: ringtop adopt --plan.",
                 )
 
 

@@ -339,7 +339,7 @@ def _parts(fleet: Fleet, replica: ReplicaId, operations: list[OperationView]) ->
     for name in sorted({shard.host for plan in plans for shard in plan.shards}):
         if name in hosts and name not in parts:
             parts[name] = Part(hosts[name], Holdings())
-    return list(parts.values())
+    return [parts[name] for name in sorted(parts)]
 
 
 def _local_record(event: LinkEvent, kind: str, words: str, level: str) -> JournalRecord:

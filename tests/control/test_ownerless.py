@@ -235,7 +235,7 @@ async def test_a_lost_ledger_is_rebuilt_from_the_load_records_and_says_what_is_u
         record = LoadRecord(OpId(f"{OP}-reserve-{agent.host}"), "bob", a_plan(), UnixMs(7))
         for shard in shards:
             await agent.record("ready", shard=shard, load=record)
-    await wait_for(lambda: REPLICA in console.backend.state().replicas)
+    await wait_for(lambda: (r := console.backend.state().replicas.get(REPLICA)) is not None and r.ranks_ready == 3)
     answer = await console.answer(RebuildLedger())
     assert (answer.exit_code, answer.words) == (0, "1 written anew")
     view = world.view()
