@@ -191,7 +191,7 @@ def standing_facts(document: AdoptionDocument) -> dict[str, str]:
         what = f"{held.kind} {' '.join(map(str, held.ports))} {held.device} {held.memory}"
         facts[f"held {held.node_id}@{held.host} of {held.generation} {held.kind}"] = " ".join(what.split())
     for kind, found in (("orphan", document.orphans), ("ghost", document.ghosts)):
-        facts.update((f"{kind} {each.subject}@{each.host} of {each.generation}", each.why) for each in found)
+        facts.update((f"{kind} {each.subject}@{each.host} of {each.generation}", "found") for each in found)
     return facts
 
 

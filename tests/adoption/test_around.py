@@ -274,6 +274,18 @@ def test_r24_one_stray_is_chosen_though_other_facts_moved(document: AdoptionDocu
         chosen_shards(unknown, document)
 
 
+@pytest.mark.adoption("strays of one slot on two hosts are told in the same order, whichever host spoke first")
+def test_r06_the_same_slot_on_two_hosts_is_told_in_one_order() -> None:
+    strays = [
+        says(host, entities_of(running(2, host=host, load_generation=OLDER), *more))
+        for host, more in ((A, (running(0),)), (C, (running(1, host=C, load_generation=OLDER),)))
+    ]
+    orders = [(*strays, says(B, WHOLE_B)), (says(B, WHOLE_B), *reversed(strays))]
+    first, second = (document_of(catalog(TINY), *order, fleet=a_fleet(THREE)) for order in orders)
+    assert first == second
+    assert [each.id for each in first.stoppable] == ["tiny-1/1@host-c", "tiny-1/2@host-a", "tiny-1/2@host-c"]
+
+
 # --- any order, any repetition ------------------------------------------------------------------------------------
 
 _STATES = st.sampled_from(["loading", "ready", "draining", "stopping", "stopped", "failed"])

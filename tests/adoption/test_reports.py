@@ -106,6 +106,9 @@ def test_r02_what_anybody_loads_now_is_no_stray() -> None:
     )
     kept = entities_of(running(0), younger, plan=a_plan(), reservations={reserved.op_id: reserved})
     assert document_of(catalog(TINY), says(A, kept), says(B, WHOLE_B)).stoppable == ()
+    first = entities_of(younger, reservations={reserved.op_id: reserved})
+    found = document_of(catalog(OTHER), says(A, first))
+    assert (found.replicas[0].claim, found.stoppable) == ("adopted", ()), "its load record is on its way"
 
 
 @pytest.mark.adoption(
