@@ -277,6 +277,17 @@ def _ghosts(state: FleetState) -> Iterator[Lost]:
 
 
 def _foreign(state: FleetState) -> Iterator[ForeignFound]:
+    """Engines that no agent started, each once: several agents of one machine see each other's, and the same ones."""
+    seen = {
+        (shard.identity.boot_id, shard.identity.pid)
+        for view in state.hosts.values()
+        for shard in view.entities.shards.values()
+        if shard.identity is not None
+    }
     for name, view in sorted(state.hosts.items()):
         for each in view.facts.foreign if view.facts is not None else ():
+            process = (view.facts.boot_id if view.facts is not None else "", each.pid)
+            if process in seen:
+                continue
+            seen.add(process)
             yield ForeignFound(name, each.pid, each.program, each.model, each.ports, each.memory)

@@ -219,7 +219,9 @@ def read_adoption(path: Path) -> AdoptionDocument:
     """A document that was saved. Raises AdoptionUnreadable, also for one that was edited since."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=AdoptionDocument)
-    except (OSError, msgspec.DecodeError, ValueError) as error:
+    except OSError as error:
+        raise AdoptionUnreadable(f"{path}: cannot be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, ValueError) as error:
         raise AdoptionUnreadable(f"{path}: is no adoption document of ringtop: {error}.") from error
     if document.format != FORMAT:
         raise AdoptionUnreadable(f"{path}: is of format {document.format}, and this ringtop reads {FORMAT}.")

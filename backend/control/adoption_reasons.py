@@ -20,7 +20,7 @@ def replica_decisions(view: ReplicaView, state: FleetState) -> Iterator[Decision
     opened = [each for each in state.operations.values() if each.subject == view.id and each.state in OPEN_STATES]
     is_ours = any(each.load_generation == view.load_generation for each in opened)
     if live and not is_ours:
-        yield from _taken_over(view, live)
+        yield from _taken_over(view, live, _known_words(view, state))
         yield from _wanted(view, state)
     if live:
         yield from _replaced(view, live, opened, state)
@@ -30,10 +30,21 @@ def replica_decisions(view: ReplicaView, state: FleetState) -> Iterator[Decision
     yield from _drifted(view, state)
 
 
-def _taken_over(view: ReplicaView, live: list[Shard]) -> Iterator[Decision]:
+def _known_words(view: ReplicaView, state: FleetState) -> str:
+    """By what the model and profile of a replica are known."""
+    name = f"{view.model}:{view.profile_name}"
+    model = find_model(state.models, view.model)
+    if model is not None and view.profile_name in model.profiles:
+        return f"{name} is in the catalog"
+    if view.plan is not None:
+        return f"{name} is in its load record"
+    return f"{name} is taken as it is reported, as the catalog cannot deny it"
+
+
+def _taken_over(view: ReplicaView, live: list[Shard], known: str) -> Iterator[Decision]:
     hosts = sorted({shard.host for shard in live})
     ranks = f"{len(live)} of {view.world_size} ranks of generation {view.load_generation}"
-    yield Decision("adopt", str(view.id), f"{ranks} are reported by {', '.join(hosts)}; {view.model} is known", 4)
+    yield Decision("adopt", str(view.id), f"{ranks} are reported by {', '.join(hosts)}; {known}", 4)
     short = [*view.missing.values(), *view.not_running.values()]
     if len(hosts) > 1 or short:
         parts = [f"{counted(sum(shard.host == host for shard in live), 'rank')} of {host}" for host in hosts]

@@ -197,6 +197,8 @@ def test_r24_the_document_is_saved_whole_and_an_edited_one_is_refused(place: Pat
     path.write_text(path.read_text().replace(str(STRAY.identity and STRAY.identity.pid), "1"))
     with pytest.raises(AdoptionUnreadable, match="it was edited"):
         read_adoption(path)
+    with pytest.raises(AdoptionUnreadable, match="cannot be read: No such file"):
+        read_adoption(place / "nowhere")
     path.write_text("{}")
     with pytest.raises(AdoptionUnreadable, match="is no adoption document"):
         read_adoption(path)

@@ -9,6 +9,7 @@ import pytest
 
 from backend.contract.entities import Change, Hold, JournalRecord, OpenOperation, Reservation
 from backend.contract.plans import Profile
+from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import NodeGeneration, NodeId, OpId, Port, UnixMs
 from backend.control.adoption import classify
@@ -36,7 +37,7 @@ from tests.adoption.world import (
     says,
     silence,
 )
-from tests.control.factories import GENERATION, REPLICA, A, B, a_plan, a_shard, entities_of, killed
+from tests.control.factories import GENERATION, REPLICA, A, B, a_plan, a_shard, entities_of, facts_of, killed
 
 WHOLE = (catalog(TINY), says(A, WHOLE_A), says(B, WHOLE_B))
 
@@ -149,7 +150,7 @@ def test_r04_an_unknown_replica_is_adopted_at_the_report() -> None:
     assert found.replicas[0].claim == "adopted"
     assert [(each.rank, each.host) for each in found.replicas[0].reporters] == [(0, A), (1, A), (2, B)]
     assert reason(found, "adopt") == (
-        f"3 of 3 ranks of generation {GENERATION} are reported by host-a, host-b; tiny is known"
+        f"3 of 3 ranks of generation {GENERATION} are reported by host-a, host-b; tiny:two-host is in the catalog"
     )
     assert (found.stoppable, found.is_pending) == ((), False)
 
@@ -369,6 +370,22 @@ def test_r24_orphans_and_ghosts_are_named() -> None:
     assert found.stoppable == (), "their own agents end them"
     ghost = document_of(catalog(TINY), says(A, entities_of(plan=a_plan())))
     assert [(each.subject, each.host) for each in ghost.ghosts] == [(REPLICA, A)]
+
+
+@pytest.mark.adoption("engines that no agent started are foreign, each once, and never what could be stopped")
+def test_r24_foreign_engines_are_named_once_and_never_stopped() -> None:
+    ours = running(1)
+    assert ours.identity is not None
+    seen = (
+        ForeignProcess(pid=99, program="llama-server", model="big.gguf", memory=7),
+        ForeignProcess(pid=ours.identity.pid, program="ggml-rpc-server"),
+    )
+    facts = [msgspec.structs.replace(facts_of(host), foreign=seen) for host in (A, B)]
+    found = document_of(
+        catalog(OTHER), says(A, entities_of(running(0), ours, plan=a_plan()), facts=facts[0]), says(B, facts=facts[1])
+    )
+    assert [(each.host, each.pid, each.model) for each in found.foreign] == [(A, 99, "big.gguf")]
+    assert found.stoppable == ()
 
 
 def test_a_record_that_carries_a_change_is_as_good_as_a_report() -> None:
