@@ -24,7 +24,7 @@ from backend.control.adoption_document import (
     Stoppable,
     adoption_digest,
 )
-from backend.control.adoption_reasons import ENDED, replica_decisions, unwanted_decisions
+from backend.control.adoption_reasons import ENDED, read_record, replica_decisions, unwanted_decisions
 from backend.control.derive import OPEN_STATES, find_model
 from backend.control.views import FleetState, HostView, ReplicaView
 
@@ -39,6 +39,7 @@ class _Ground(msgspec.Struct, frozen=True):
 
     state: FleetState
     shards: tuple[tuple[HostView, Shard], ...]
+    by_replica: dict[ReplicaId, list[tuple[HostView, Shard]]]
     recorded: frozenset[tuple[str, str]]
     under_way: frozenset[Generation]
     ours: frozenset[Generation]
@@ -50,7 +51,8 @@ def classify(state: FleetState, now_unix_ms: int = 0) -> AdoptionDocument:
     unclaimed = _unclaimed(ground)
     replicas = tuple(_found(view, ground, unclaimed) for view in state.replicas.values())
     stoppable: list[Stoppable] = []
-    decisions = [decision for view in state.replicas.values() for decision in replica_decisions(view, state)]
+    record = read_record(state)
+    decisions = [decision for view in state.replicas.values() for decision in replica_decisions(view, state, record)]
     decisions = [
         each for each in decisions if each.what != "adopt" or not _is_unclaimed(each.subject, state, unclaimed)
     ]
@@ -104,14 +106,19 @@ def _stand(state: FleetState) -> _Ground:
         for opened in state.operations.values()
         if opened.state in OPEN_STATES and opened.kind != "adopt" and opened.load_generation is not None
     )
+    shards = tuple(
+        (view, shard)
+        for _, view in sorted(state.hosts.items())
+        for _, shard in sorted(view.entities.shards.items())
+        if shard.state not in ENDED
+    )
+    by_replica: dict[ReplicaId, list[tuple[HostView, Shard]]] = {}
+    for view, shard in shards:
+        by_replica.setdefault(shard.replica, []).append((view, shard))
     return _Ground(
         state=state,
-        shards=tuple(
-            (view, shard)
-            for _, view in sorted(state.hosts.items())
-            for _, shard in sorted(view.entities.shards.items())
-            if shard.state not in ENDED
-        ),
+        shards=shards,
+        by_replica=by_replica,
         recorded=frozenset((plan.model, plan.profile_name) for plan in plans),
         under_way=ours | under_way,
         ours=ours,
@@ -168,8 +175,7 @@ def _found(view: ReplicaView, ground: _Ground, unclaimed: frozenset[Generation])
             state=shard.state if host.state is HostState.LIVE else f"{shard.state}, as last heard",
             pid=shard.identity.pid if shard.identity is not None else None,
         )
-        for host, shard in ground.shards
-        if shard.replica == view.id
+        for host, shard in ground.by_replica.get(view.id, ())
     ]
     if (view.id, view.load_generation) in unclaimed:
         claim = "unclaimed"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from backend.contract.entities import Shard
 from backend.contract.states import HostState
-from backend.contract.words import counted
+from backend.contract.words import NodeId, counted
 from backend.control.adoption_document import Decision
 from backend.control.derive import OPEN_STATES, find_model
 from backend.control.views import FleetState, HostView, OperationView, ReplicaView
@@ -14,10 +16,29 @@ from backend.control.views import FleetState, HostView, OperationView, ReplicaVi
 ENDED = ("stopped", "failed")
 
 
-def replica_decisions(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
+class Record(msgspec.Struct, frozen=True):
+    """What the ledger says, looked up once: open operations by replica, and who stopped a shard of a generation."""
+
+    opened: dict[str, list[OperationView]]
+    stopped: dict[tuple[NodeId, int], OperationView]
+
+
+def read_record(state: FleetState) -> Record:
+    """The ledger as the decisions ask it."""
+    opened: dict[str, list[OperationView]] = {}
+    stopped: dict[tuple[NodeId, int], OperationView] = {}
+    for operation in state.operations.values():
+        if operation.state in OPEN_STATES:
+            opened.setdefault(operation.subject, []).append(operation)
+        elif operation.kind in ("unload", "drain") and operation.state == "succeeded":
+            stopped.update(((target.node_id, int(target.node_generation)), operation) for target in operation.targets)
+    return Record(opened, stopped)
+
+
+def replica_decisions(view: ReplicaView, state: FleetState, record: Record) -> Iterator[Decision]:
     """What is decided of one replica: it is taken over, put together, or set against what was only placed."""
     live = [each.shard for each in view.shards if each.state not in ENDED]
-    opened = [each for each in state.operations.values() if each.subject == view.id and each.state in OPEN_STATES]
+    opened = record.opened.get(view.id, [])
     is_ours = any(each.load_generation == view.load_generation for each in opened)
     if live and not is_ours:
         yield from _taken_over(view, live, _known_words(view, state))
@@ -25,7 +46,7 @@ def replica_decisions(view: ReplicaView, state: FleetState) -> Iterator[Decision
     if live:
         yield from _replaced(view, live, opened, state)
     yield from _denied(view)
-    yield from _revived(live, state)
+    yield from _revived(live, record)
     yield from (Decision("warn", str(view.id), f"{words}; it is not counted", 1) for words in view.oddities)
     yield from _drifted(view, state)
 
@@ -65,6 +86,8 @@ def _replaced(
 ) -> Iterator[Decision]:
     """What was merely placed under this id gives way to what runs; the endpoint that was placed is named."""
     placed = [each.plan for each in opened if each.plan is not None and each.kind == "load"]
+    if not placed:
+        return
     reported = {
         shard.load_generation
         for host in state.hosts.values()
@@ -91,21 +114,16 @@ def _denied(view: ReplicaView) -> Iterator[Decision]:
         yield Decision("fail_shard", str(view.id), words, 14)
 
 
-def _revived(live: list[Shard], state: FleetState) -> Iterator[Decision]:
+def _revived(live: list[Shard], record: Record) -> Iterator[Decision]:
     """The ledger says that a shard was stopped, and its agent reports it running: the agent is right."""
     for shard in live:
-        for operation in state.operations.values():
-            is_end = operation.kind in ("unload", "drain") and operation.state == "succeeded"
-            named = any(
-                target.node_id == shard.node_id and int(target.node_generation) == int(shard.node_generation)
-                for target in operation.targets
+        operation = record.stopped.get((shard.node_id, int(shard.node_generation)))
+        if operation is not None:
+            words = (
+                f"{operation.id} by {operation.by} had stopped it, and {shard.host} reports generation "
+                f"{shard.load_generation} {shard.state}: it is counted again"
             )
-            if is_end and named:
-                words = (
-                    f"{operation.id} by {operation.by} had stopped it, and {shard.host} reports generation "
-                    f"{shard.load_generation} {shard.state}: it is counted again"
-                )
-                yield Decision("revive", str(shard.node_id), words, 8, str(shard.host))
+            yield Decision("revive", str(shard.node_id), words, 8, str(shard.host))
 
 
 def _drifted(view: ReplicaView, state: FleetState) -> Iterator[Decision]:

@@ -101,6 +101,8 @@ class StopDialog(Dialog):
         self._document = document
         self._shard = shard
         self._shown_silence = False
+        self._now: AdoptionDocument | None = None
+        self._of: FleetState | None = None
 
     def title_words(self) -> str:
         """What it stops."""
@@ -112,7 +114,9 @@ class StopDialog(Dialog):
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The shard may become another one, or wanted, while a person reads."""
-        now = classify(state, look.now_ms) if state is not None else None
+        if state is not None and state is not self._of:
+            self._now, self._of = classify(state, look.now_ms), state
+        now = self._now
         found = next((each for each in now.stoppable if each.id == self._shard.id), None) if now else None
         is_same = found is not None and (found.kind, found.identity) == (self._shard.kind, self._shard.identity)
         out = [*wrapped(who_words(self._shard, look), self.text_width, 1, "value")]
