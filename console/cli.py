@@ -37,6 +37,7 @@ _COMMANDS = {
     "ls": "console.commands.ls:ls",
     "op": "console.commands.op:op",
     "plan": "console.commands.plan:plan",
+    "reload": "console.commands.reload:reload",
     "reset-terminal": "console.commands.terminal:reset_terminal",
     "snapshot": "console.commands.snapshot:snapshot",
     "test": "console.commands.trial:trial",

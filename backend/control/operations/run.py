@@ -17,10 +17,16 @@ from backend.control.link_ends import LinkSettings
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.drain import drain
 from backend.control.operations.load import load
+from backend.control.operations.reload import reload
 from backend.control.operations.unload import unload
 from backend.control.reach import Reach
 
-_KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {"load": load, "unload": unload, "drain": drain}
+_KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {
+    "load": load,
+    "unload": unload,
+    "drain": drain,
+    "reload": reload,
+}
 
 
 def run_operation(context: Context, op_id: OpId, *, lock_fd: int | None = None) -> int:
@@ -74,6 +80,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     operation = writer.operation
     hosts = {target.host for target in operation.targets}
     hosts |= {host for host, _ in operation.options.get("reservations", [])}
+    hosts |= set(operation.plan.hosts) if operation.plan is not None else set()
     unknown = sorted(hosts - context.hosts.keys())
     reach = Reach(
         context,
