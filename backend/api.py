@@ -89,6 +89,9 @@ from backend.control.paper import (
     plan_on_paper,
 )
 from backend.control.reach import Reach, is_settled
+from backend.control.recording import Recorded, RecordRefused, record_fleet
+from backend.control.rehearsal import Rehearsed, Shown
+from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.requests import (
     AcknowledgeDrift,
     AnyRequest,
@@ -194,6 +197,10 @@ __all__ = [
     "Profile",
     "ProfileOnPaper",
     "RebuildLedger",
+    "RecordRefused",
+    "Recorded",
+    "RehearsalRefused",
+    "Rehearsed",
     "ReopenDrift",
     "ReplicaId",
     "ReplicaState",
@@ -206,6 +213,7 @@ __all__ = [
     "Shard",
     "ShardState",
     "ShardView",
+    "Shown",
     "StartDrainRequest",
     "StartLoad",
     "StartReload",
@@ -227,6 +235,8 @@ __all__ = [
     "plan_on_paper",
     "read_ledger",
     "read_plan",
+    "record_fleet",
+    "rehearse_file",
     "run_operation",
     "shard_state",
     "short_digest",

@@ -37,6 +37,8 @@ _COMMANDS = {
     "ls": "console.commands.ls:ls",
     "op": "console.commands.op:op",
     "plan": "console.commands.plan:plan",
+    "record": "console.commands.record:record",
+    "rehearse": "console.commands.rehearse:rehearse",
     "reload": "console.commands.reload:reload",
     "reset-terminal": "console.commands.terminal:reset_terminal",
     "snapshot": "console.commands.snapshot:snapshot",

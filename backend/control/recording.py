@@ -52,7 +52,7 @@ def record_fleet(
         raise RecordRefused(f"{path} is there already, and is kept. Name another file.")
     part = path.with_name(f"{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with _opened(part) as file:
             recorder = _Recorder(context, path, file)
             recorded = asyncio.run(recorder.run(seconds, who, settings))
             file.flush()
@@ -65,6 +65,16 @@ def record_fleet(
     except OSError as error:
         raise RecordRefused(f"the recording cannot be written as {path}: {error.strerror or error}") from error
     return recorded
+
+
+def _opened(part: Path) -> BinaryIO:
+    """The file that is written to; one that is there already may be somebody's."""
+    try:
+        return part.open("xb")
+    except FileExistsError as error:
+        raise RecordRefused(
+            f"{part} is there: another recorder writes it, or one was killed and left it. Name another file, or move it."
+        ) from error
 
 
 class _Recorder:
