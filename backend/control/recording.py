@@ -73,7 +73,7 @@ def _opened(part: Path) -> BinaryIO:
         return part.open("xb")
     except FileExistsError as error:
         raise RecordRefused(
-            f"{part} is there: another recorder writes it, or one was killed and left it. Name another file, or move it."
+            f"{part} is there: another recorder writes it, or one was killed and left it. Move it, or name another."
         ) from error
 
 
