@@ -85,14 +85,15 @@ class _Recorder:
         self._began = time.monotonic()
         self._lines = 0
         self._frames: dict[HostId, int] = dict.fromkeys(sorted(context.hosts), 0)
+        self._stop = asyncio.Event()
+        self._unwritable: OSError | None = None
 
     async def run(self, seconds: float | None, who: str, settings: LinkSettings | None) -> Recorded:
         """Follow the fleet until it is enough."""
-        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for each in _STOP_SIGNALS:
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: then only time ends it
-                loop.add_signal_handler(each, stop.set)
+                loop.add_signal_handler(each, self._stop.set)
         began_ms = _unix_ms()
         hosts = {host: str(address) for host, address in self._context.hosts.items()}
         head = Head(
@@ -114,8 +115,10 @@ class _Recorder:
             tap=self._frame,
             told=self._told,
         )
-        end = await self._until(stop, reach, seconds)
+        end = await self._until(reach, seconds)
         self._put(write(EventLine(at=self._at(), unix_ms=_unix_ms(), end=end)))
+        if self._unwritable is not None:
+            raise self._unwritable
         views = reach.state.hosts
         return Recorded(
             file=str(self._path),
@@ -126,9 +129,9 @@ class _Recorder:
             end=end,
         )
 
-    async def _until(self, stop: asyncio.Event, reach: Reach, seconds: float | None) -> str:
+    async def _until(self, reach: Reach, seconds: float | None) -> str:
         links = asyncio.create_task(reach.run())
-        stopped = asyncio.create_task(stop.wait())
+        stopped = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({links, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if links in done:
@@ -143,13 +146,19 @@ class _Recorder:
         return round(time.monotonic() - self._began, 6)
 
     def _put(self, data: bytes) -> None:
-        self._file.write(data)
-        self._lines += 1
+        """Write one line at once. A disk that takes no more ends the recording, and is no fault of the links."""
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self._unwritable = self._unwritable or error
+            self._stop.set()
+        else:
+            self._lines += 1
 
     def _frame(self, host: HostId, frame: str) -> None:
         self._frames[host] += 1
         self._put(frame_line(self._at(), _unix_ms(), host, frame))
-        self._file.flush()
 
     def _told(self, event: AnyFleetEvent) -> None:
         """The events of the links that are no frames."""
@@ -174,7 +183,6 @@ class _Recorder:
             case _:
                 return
         self._put(write(line))
-        self._file.flush()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -41,6 +41,8 @@ from backend.control.views import Drift, FleetState, ModelView, ReplicaView
 FIRST_AT = 1.0
 """The monotonic time of a file's beginning: 0 would mean that nothing was ever heard."""
 TICK_SECONDS = 1.0
+_MOST_TICKS = 3600
+"""Ticks between two lines at most: in a longer silence they are further apart."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,11 +204,11 @@ class Rehearsal:
     def _pass_time(self, at: float, unix_ms: UnixMs) -> None:
         """The ticks of the time between two lines, which end leases and count drains down."""
         span, began, began_ms = at - self._now, self._now, self._unix_ms
-        step = self._now + TICK_SECONDS
-        while step <= at:
-            share = (step - began) / span
-            self._fold(Ticked(at=step, unix_ms=UnixMs(round(began_ms + share * (unix_ms - began_ms)))))
-            step += TICK_SECONDS
+        length = max(TICK_SECONDS, span / _MOST_TICKS)
+        for number in range(1, int(span / length) + 1):
+            passed = number * length
+            now_ms = UnixMs(round(began_ms + passed / span * (unix_ms - began_ms)))
+            self._fold(Ticked(at=began + passed, unix_ms=now_ms))
         self._now, self._unix_ms = at, unix_ms
 
     def _fold(self, event: AnyFleetEvent) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from backend.contract.commands import Hello
+from backend.control import recording
 from backend.control.link_ends import LinkSettings
 from backend.control.recording import Recorded, RecordRefused, record_fleet
 from backend.control.rehearsal import Shown
@@ -84,3 +85,14 @@ async def test_a_recorder_asks_for_nothing_but_to_listen(place: Path) -> None:
         await recorded(world, place / "events.jsonl", 1.0)
     assert {type(command).__name__ for command in (*world.a.heard, *world.b.heard)} == {"Hello", "Subscribe"}
     assert all(command.read_only for command in world.heard(Hello))
+
+
+async def test_a_disk_that_takes_no_more_ends_the_recording_with_its_name(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path = World(place), place / "events.jsonl"
+    monkeypatch.setattr(recording, "_opened", lambda part: open("/dev/full", "wb"))  # noqa: SIM115  the recorder closes it
+    async with agents(world.a, world.b):
+        with pytest.raises(RecordRefused, match=r"cannot be written as .*events.jsonl: No space left on device"):
+            await asyncio.wait_for(recorded(world, path, 60.0), 20)
+    assert not path.exists()

@@ -133,6 +133,14 @@ def test_a_silent_host_is_unreachable_and_then_lost_when_its_lease_is_over(writt
     assert reason == "silent for 15 s"
 
 
+def test_a_silence_of_years_is_passed_in_few_steps(written: Written) -> None:
+    a_ring(written)
+    written.line(at=10.0, host="host-b", link="down", words="cut")
+    written.line(at=1e8, host="host-a", link="note", words="awake")
+    assert written.rehearse().bad == ()
+    assert written.changes("host", "host-b")[-1][1:] == ("unreachable", "lost")
+
+
 def test_drifts_come_and_go_with_both_values(written: Written) -> None:
     a_ring(written)
     wrong = changed(a_shard(2), release="build 2, commit ffffff0")

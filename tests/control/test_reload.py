@@ -14,7 +14,9 @@ from backend.contract.entities import Result
 from backend.contract.plans import Plan, sealed
 from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
 from backend.control.ledger import ROLLING_BACK, LedgerWriter, Operation, Step, create, reopen
+from backend.control.operations.conduct import Conduct
 from backend.control.operations.load import targets_of
+from backend.control.operations.stage import Stage
 from tests.control.factories import GENERATION, REPLICA, a_plan
 from tests.control.stand_in_agent import agents, failed
 from tests.control.test_operations import OP, World
@@ -140,7 +142,27 @@ async def test_what_does_not_come_up_in_place_is_said_to_be_down(world: Reloadin
     assert all(state != "ready" for state, _ in world.shards().values())
 
 
+async def test_one_that_dies_while_it_drains_in_place_is_said_to_be_down(world: Reloading) -> None:
+    world.write_reload(REPLICA)
+    obey = world.a._obey
+
+    async def dies(command: Any) -> Result | None:
+        if isinstance(command, StartDrain):
+            await world.a.record("draining", drain=None)
+            await world.a.end_shard(NodeId("tiny-1/0"), "failed", "signal 9")
+            return Result(status="succeeded", resource_state="present")
+        return await obey(command)
+
+    world.a._obey = dies  # type: ignore[method-assign]
+    assert await world.run() == 5
+    words = world.view().words
+    assert words.startswith("tiny-1 is DOWN, and nothing was loaded: rank 0 failed while it drained: signal 9")
+    assert words.endswith("Try again with: ringtop reload tiny-1")
+    assert not world.heard(Load)
+
+
 async def test_a_drain_that_is_given_up_ends_an_in_place_reload_with_nothing_loaded(world: Reloading) -> None:
+    world.a.rules["drain.start"] = lambda command: Result(status="succeeded", resource_state="present")
     world.b.rules["drain.start"] = lambda command: Result(
         status="rejected", resource_state="present", first_error="E_CONFLICT: tiny-1 is draining already, by bob"
     )
@@ -169,6 +191,7 @@ async def test_one_that_has_failed_is_dismissed_and_loaded_again(world: Reloadin
     assert await world.run() == 0
     assert not world.heard(StartDrain)
     assert world.shards() == ALL_AGAIN
+    assert {command.op_id for command in world.a.commands(Unload)} == {f"{OP}-old-unload-{n}-host-a" for n in (0, 1)}
 
 
 class Killed(BaseException):
@@ -205,8 +228,31 @@ async def test_a_new_owner_goes_on_from_every_line_of_the_ledger_and_does_nothin
     assert world.shards() == (ALL_NEW if replica == NEW else ALL_AGAIN)
     assert {command.op_id for command in world.heard(Load)} == {f"{OP}-load-{rank}" for rank in (0, 1, 2)}
     assert len({command.op_id for command in world.heard(StartDrain)}) == 2
+    ends = [step.what for step in world.view().steps if step.what.endswith(" ended")]
+    assert sorted(ends) == ["drain ended", "load ended"], "a stage that has ended is not run again"
     loaded = [record for record in world.a.journal if record.kind == "ready"]
     assert len(loaded) == 4, "two ranks served on host-a, and each of the new ones was loaded once"
+
+
+def test_a_stage_sees_its_own_steps_only(place: Path) -> None:
+    world = Reloading(place)
+    world.write_reload(NEW)
+    writer = reopen(world.context.ledger_folder, OpId(OP))
+    try:
+        whole = Conduct(writer, None)  # type: ignore[arg-type]  # nothing is sent
+        load, drain = (Stage(whole, name, writer.operation) for name in ("load", "drain"))
+        load.begin("the first")
+        load.step("host-a", "reserve", "sent")
+        load.end(0, "loaded")
+        assert (load.ended, drain.ended, drain.has_begun) == ((0, "loaded"), None, False)
+        drain.begin("the second")
+        drain.step("host-a", "drain", "sent")
+        drain.end(3, "given up")
+        assert (load.has_step("reserve"), load.has_step("drain")) == (True, False)
+        assert (drain.has_step("reserve"), drain.has_step("drain", "host-a")) == (False, True)
+        assert (load.ended, drain.ended) == ((0, "loaded"), (3, "given up"))
+    finally:
+        writer.close()
 
 
 async def test_one_that_was_taken_back_before_it_began_does_nothing(world: Reloading) -> None:

@@ -52,6 +52,9 @@ async def _in_place(conduct: Conduct, plan: Plan) -> int:
     stage, work = _leave_stage(conduct)
     done = _DONE_WORDS[stage.name]
     code, left = await _run(stage, work, f"{stage.name} {old} before it is loaded again")
+    if code != DONE and _leader_has_ended(conduct.reach.state, conduct.operation):
+        again = f"Try again with: ringtop reload {old}"
+        return conduct.end(code, f"{old} is DOWN, and nothing was loaded: {left}. {again}")
     if code != DONE:
         return conduct.end(code, f"nothing was loaded; {left}")
     await conduct.reach.until(lambda state: _holds_nothing(state, conduct.operation), _HOLD_SECONDS)
