@@ -12,7 +12,7 @@ from backend.api import Answer, FleetState, PlanReload, ReplicaId, StartReload
 from console.actions import Danger
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import short
-from console.render.reload import PLAN_OF, reload_lines
+from console.render.reload import reload_lines
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.pages import OperationPage
 from console.widgets.fields import Choice, TypedName
@@ -71,8 +71,7 @@ class ReloadDialog(Dialog):
         return plan is not None and not plan.is_refused and self.query_one("#name", TypedName).value == self._replica
 
     def _choices_now(self) -> tuple[Choice, ...]:
-        other = "now" if self._plan_of == "last" else "last"
-        by = Choice("plan-of", "p", f"by {PLAN_OF[other]}")
+        by = Choice("plan-of", "p", "by the catalog" if self._plan_of == "last" else "by its record")
         plan = self._answer.plan if self._answer is not None else None
         if plan is None:
             return (CANCEL, by)

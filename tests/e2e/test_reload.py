@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from backend.local.tiny_model import TINY_COMPLETION, TINY_PROMPT, TINY_TOKENS
-from tests.e2e.fleet import Fleet, until
+from tests.e2e.fleet import CATALOG, Fleet, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.timeout(150)]
 
@@ -116,3 +118,30 @@ def test_a_reload_whose_process_was_killed_is_finished_by_another(
     assert (new["id"], new["state"]) == ("tiny-1" if way == "in place" else "tiny-2", "ready")
     assert ask(fleet, str(new["id"])) == TINY_COMPLETION
     assert len(fleet.engines()) == 3
+
+
+def test_nobody_is_reloaded_without_a_confirmation_and_an_unknown_one_is_named(fleet: Fleet) -> None:
+    fleet.load("tiny:alone")
+    pid = fleet.pid_of("tiny-1/0")
+    done = fleet.run("reload", "tiny-1")
+    assert done.returncode == 2
+    assert "reloading tiny-1 must be confirmed, and there is no terminal to ask at; add --yes" in done.stderr
+    assert "there is no replica 'tiny-9'" in fleet.json("reload", "tiny-9", "--yes", code=2)["error"]["words"]
+    assert fleet.pid_of("tiny-1/0") == pid
+    assert [op["kind"] for op in fleet.json("ls", "operations")] == ["load"]
+
+
+def test_the_present_catalog_is_what_now_means_and_a_failed_replica_is_loaded_again_in_place(fleet: Fleet) -> None:
+    fleet.load("tiny:alone")
+    (fleet.home / "catalog.toml").write_text(CATALOG.replace("context = 2048", "context = 1024"))
+    facts = fleet.json("reload", "tiny-1", "--yes", "--plan-of", "last")
+    assert (facts["mode"], facts["replica"]["id"]) == ("replacement first", "tiny-2")
+    old = facts["replica"]["load_generation"]
+    assert fleet.run("drift", "--no-files").returncode == 1, "it was loaded by the profile of its load record"
+    os.kill(fleet.pid_of("tiny-2/0"), signal.SIGKILL)
+    until("the failure", lambda: (fleet.replica("tiny-2") or {}).get("state") == "failed")
+    facts = fleet.json("reload", "tiny-2", "--yes", "--plan-of", "now")
+    assert (facts["mode"], facts["replica"]["id"]) == ("in place", "tiny-2")
+    assert facts["replica"]["load_generation"] > old
+    assert fleet.run("drift", "--no-files").returncode == 0
+    assert ask(fleet, "tiny-2") == TINY_COMPLETION
