@@ -100,6 +100,9 @@ from backend.control.paper import (
     plan_on_paper,
 )
 from backend.control.reach import Reach, is_settled
+from backend.control.recording import Recorded, RecordRefused, record_fleet
+from backend.control.rehearsal import Rehearsed, Shown
+from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.requests import (
     AcknowledgeDrift,
     AnyRequest,
@@ -109,6 +112,7 @@ from backend.control.requests import (
     ForkJournalRequest,
     LogRequest,
     MakePlan,
+    PlanReload,
     RebuildLedger,
     ReopenDrift,
     Request,
@@ -118,6 +122,7 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartReload,
     StartUnload,
     TakeSnapshot,
     TestRequest,
@@ -200,6 +205,7 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
     "Presence",
@@ -207,6 +213,10 @@ __all__ = [
     "Profile",
     "ProfileOnPaper",
     "RebuildLedger",
+    "RecordRefused",
+    "Recorded",
+    "RehearsalRefused",
+    "Rehearsed",
     "ReopenDrift",
     "ReplicaFound",
     "ReplicaId",
@@ -220,9 +230,11 @@ __all__ = [
     "Shard",
     "ShardState",
     "ShardView",
+    "Shown",
     "StartAdopt",
     "StartDrainRequest",
     "StartLoad",
+    "StartReload",
     "StartUnload",
     "Stoppable",
     "SubmitRefused",
@@ -244,6 +256,8 @@ __all__ = [
     "read_adoption",
     "read_ledger",
     "read_plan",
+    "record_fleet",
+    "rehearse_file",
     "run_operation",
     "shard_state",
     "short_digest",

@@ -1,6 +1,7 @@
 """The one registry of actions: keys, footer, help, ``:`` commands and the read-only gate are all read from it.
 
-Every write key is a capital letter, and its small twin does nothing, so that a slip never changes a fleet.
+Every write key is a capital letter, and its small twin does nothing, so that a slip never changes a fleet; ``r`` beside
+``R`` shows a ring, and what ``R`` opens wants a name typed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, ReplicaView
+from backend.api import FleetState, OperationView, ReplicaView
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
@@ -82,6 +83,16 @@ def _can_unload(state: FleetState, selection: Selection) -> str | None:
     return f"{view.id} is stopping already" if view.state.value == "stopping" else None
 
 
+def _can_reload(state: FleetState, selection: Selection) -> str | None:
+    view = _selected(state, selection)
+    if isinstance(view, str):
+        return view
+    busy = next((each for each in state.operations.values() if each.subject == view.id and is_open(each)), None)
+    if busy is not None:
+        return f"{busy.kind} {busy.id} of it is {busy.state}"
+    return f"{view.id} is draining already" if view.drain is not None and not view.drain.outcome else None
+
+
 def _can_test(state: FleetState, selection: Selection) -> str | None:
     view = _selected(state, selection)
     if isinstance(view, str):
@@ -89,6 +100,11 @@ def _can_test(state: FleetState, selection: Selection) -> str | None:
     if view.state.value not in ("ready", "draining", "recovering"):
         return f"{view.id} is {view.state.value}: it answers nothing"
     return None
+
+
+def is_open(operation: OperationView) -> bool:
+    """It has not ended."""
+    return operation.state in ("running", "ownerless")
 
 
 def _has_replica(state: FleetState, selection: Selection) -> str | None:
@@ -144,6 +160,16 @@ ACTIONS: tuple[Action, ...] = (
         twin="unload",
         when=_can_unload,
         footer=3,
+    ),
+    Action(
+        "reload",
+        ("R",),
+        "reload",
+        "Load the selected replica again; the plan says whether its replacement comes first. Its name must be typed.",
+        danger="write",
+        target="replica",
+        twin="reload",
+        when=_can_reload,
     ),
     Action(
         "test",

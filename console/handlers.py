@@ -20,6 +20,7 @@ from console.screens.load import ChooseModel, LoadDialog
 from console.screens.main import MainScreen
 from console.screens.pages import OperationPage, OperationsScreen, Page, ShardPage
 from console.screens.prompt import PromptDialog
+from console.screens.reload import ReloadDialog
 from console.screens.unload import UnloadDialog
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ def _drain(app: ConsoleApp, main: MainScreen, selection: Selection, argument: st
 
 def _unload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(UnloadDialog(selection.replica or ""))
+
+
+def _reload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(ReloadDialog(selection.replica or ""))
 
 
 def _test(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
@@ -113,6 +118,7 @@ HANDLERS: dict[str, Handler] = {
     "drain": _drain,
     "adopt": _adopt,
     "unload": _unload,
+    "reload": _reload,
     "test": _test,
     "details": _details,
     "ring": _ring,

@@ -14,9 +14,8 @@ from backend.contract.entities import Result
 from backend.contract.findings import has_refusal
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, plan_digest
-from backend.contract.reports import HostReport
 from backend.contract.states import HostState
-from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId, UnixMs
 from backend.control.adopting import chosen_shards, stop_options, targets_to_stop
 from backend.control.adoption import classify
 from backend.control.cannot_answer import CannotAnswer
@@ -24,6 +23,7 @@ from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
 from backend.control.drift_answers import acknowledge_drift, header_read, model_files, reopen_drift
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
+from backend.control.fleet_facts import fleet_facts, target_of
 from backend.control.journal_questions import journal_question
 from backend.control.ledger import LedgerError, Operation, create
 from backend.control.link_ends import AnswerUnknown, Refusal
@@ -31,6 +31,7 @@ from backend.control.operations.load import targets_of
 from backend.control.operations.spare import Spare
 from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.reach import Reach, is_settled
+from backend.control.reloads import Reloads
 from backend.control.requests import (
     AcknowledgeDrift,
     AskJournal,
@@ -39,6 +40,7 @@ from backend.control.requests import (
     ForkJournalRequest,
     LogRequest,
     MakePlan,
+    PlanReload,
     RebuildLedger,
     ReopenDrift,
     Request,
@@ -48,15 +50,15 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartReload,
     StartUnload,
     TakeSnapshot,
     TestRequest,
 )
 from backend.control.snapshots import ModelRead, Snapshot
-from backend.control.views import Answer, FleetState, HostView, ReplicaView, Target
+from backend.control.views import Answer, FleetState, ReplicaView, Target
 from backend.planning.catalog import CatalogError, UnknownModel
 from backend.planning.engines import rules
-from backend.planning.fleet import FleetFacts
 from backend.planning.plan import model_hosts, plan, recheck
 from backend.versions import RINGTOP_VERSION
 
@@ -77,6 +79,7 @@ class Answering:
         self._ownerless = Ownerless(context, reach, who)
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare = Spare(context)
+        self._reloads = Reloads(reach, self.catalog, self._inspect, self._highest_planned)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
         """The final answer to one request; whatever a person did wrong is in its words."""
@@ -89,6 +92,10 @@ class Answering:
                     return await self._snapshot(op_id)
                 case StartLoad():
                     words = await self._start_load(op_id, request)
+                case PlanReload():
+                    return await self._reloads.plan(op_id, request)
+                case StartReload():
+                    words = await self._start_reload(op_id, request)
                 case StartUnload():
                     words = await self._start_unload(op_id, request)
                 case StartDrainRequest():
@@ -195,7 +202,9 @@ class Answering:
 
     def _highest_planned(self) -> int:
         """The highest generation of any operation of this home."""
-        return max((view.load_generation or 0 for view in self._reach.state.operations.values()), default=0)
+        views = self._reach.state.operations.values()
+        planned = (view.plan.load_generation for view in views if view.plan is not None)
+        return max((*(view.load_generation or 0 for view in views), *planned), default=0)
 
     async def _inspect(
         self, op_id: OpId, hosts: tuple[HostId, ...], path: str
@@ -234,6 +243,12 @@ class Answering:
         options = {"keep_on_failure": request.keep_on_failure}
         return await self._start(
             op_id, "load", wanted.replica, wanted.load_generation, targets_of(wanted), options, wanted
+        )
+
+    async def _start_reload(self, op_id: OpId, request: StartReload) -> str:
+        targets, options = self._reloads.confirmed(request)
+        return await self._start(
+            op_id, "reload", request.replica, request.load_generation, targets, options, request.plan
         )
 
     async def _start_unload(self, op_id: OpId, request: StartUnload) -> str:
@@ -415,16 +430,6 @@ class Answering:
         return result
 
 
-def fleet_facts(state: FleetState) -> FleetFacts:
-    """The live hosts' reports as a plan needs them, and why the others are silent."""
-    live = [view for view in state.hosts.values() if view.state is HostState.LIVE and view.facts is not None]
-    return FleetFacts(
-        reports=tuple(_report(view) for view in live),
-        unreachable=tuple((view.host, view.words) for view in state.hosts.values() if view not in live),
-        clock_offsets_ms={view.host: view.clock_offset_ms for view in live if view.clock_offset_ms is not None},
-    )
-
-
 def draining_hosts(state: FleetState, replica: ReplicaId) -> list[HostId]:
     """The hosts with an open drain of a replica, rank 0's first."""
     view = state.replicas.get(replica)
@@ -435,30 +440,6 @@ def draining_hosts(state: FleetState, replica: ReplicaId) -> list[HostId]:
         if (drain := host.entities.drains.get(replica)) is not None and not drain.outcome
     ]
     return sorted(hosts, key=lambda host: (host != leader, host))
-
-
-def target_of(host: HostId, node_id: NodeId, rank: int, generation: int, engine: str) -> Target:
-    """One shard as the target of an operation."""
-    return Target(
-        host=host, node_id=node_id, rank=rank, node_generation=NodeGeneration(generation), adapter_kind=engine
-    )
-
-
-def _report(view: HostView) -> HostReport:
-    assert view.facts is not None
-    return HostReport(
-        host=view.host,
-        agent_epoch=view.agent_epoch,
-        journal_id=view.journal_id,
-        journal_epoch=0,
-        seq=view.head_seq,
-        oldest_seq=0,
-        revision=view.revision,
-        facts=view.facts,
-        entities=view.entities,
-        measurements=tuple(view.measurements.values()),
-        present=view.present,
-    )
 
 
 def _create_and_start(context: Context, operation: Operation, spare: Spare) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ import msgspec
 from backend.contract.entities import JournalRecord, fold, moves_revision
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId, UnixMs
-from backend.control.derive import OPEN_STATES, derive_replica
+from backend.control.derive import derive_replica
 from backend.control.drift_hosts import journal_break
 from backend.control.drift_lens import Lens
 from backend.control.drifts import derive_drifts, since_when
@@ -37,6 +37,7 @@ from backend.control.link_events import (
     Noted,
     RecordsHeard,
 )
+from backend.control.open_operations import open_operations, touched_by
 from backend.control.opening import begun, expecting, holding_back, in_time_order, is_over
 from backend.control.views import JournalLine, OperationView
 
@@ -217,10 +218,11 @@ def _fold_operations(fleet: Fleet, event: OperationsRead) -> Fleet:
     after = {op: before[op] if before.get(op) == view else view for op, view in ours.items()}
     if list(after) == list(before) and all(after[op] is before[op] for op in after):
         return fleet
-    changed = {view.subject for op, view in after.items() if before.get(op) is not view}
-    changed |= {view.subject for op, view in before.items() if op not in after}
+    moved = [view for op, view in after.items() if before.get(op) is not view]
+    moved += [view for op, view in before.items() if op not in after]
+    changed = {replica for view in moved for replica in touched_by(view)}
     fleet = with_state(fleet, operations=after)
-    return _derive(fleet, {ReplicaId(subject) for subject in changed}, event.unix_ms)
+    return _derive(fleet, changed, event.unix_ms)
 
 
 def _fold_answer(fleet: Fleet, event: AnswerGiven) -> Fleet:
@@ -300,7 +302,7 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_
     replicas, drifts = dict(state.replicas), dict(fleet.drifts)
     changed = False
     for replica in sorted(touched):
-        operations = [op for op in state.operations.values() if op.subject == replica and op.state in OPEN_STATES]
+        operations = open_operations(replica, state.operations.values())
         parts = _parts(fleet, replica, operations)
         view = derive_replica(replica, parts, operations, state.models, unix_ms)
         before = drifts.get(replica, ())

@@ -47,7 +47,7 @@ class OwnerLives(LedgerError):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole operation, as it was decided: the first line of its file. ``kind`` is load, unload or drain."""
+    """A whole operation, as it was decided: the first line of its file. ``kind`` is load, unload, drain or reload."""
 
     op_id: OpId
     kind: str
@@ -63,7 +63,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One further line. ``phase`` and ``unknown`` hold from here on; ``exit_code`` is set by the last one only."""
+    """One further line. ``phase`` and ``unknown`` hold from here on; ``exit_code`` is set by the last one, and by
+    the last one of a stage."""
 
     at_unix_ms: UnixMs
     target: str

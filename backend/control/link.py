@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar
 
-import msgspec
-
 from backend.contract.commands import Command, Hello, OperationStatus, Subscribe
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import Result
@@ -41,6 +39,8 @@ from backend.control.link_events import (
     MeasuredHeard,
     Noted,
     RecordsHeard,
+    gap_words,
+    unknown_words,
 )
 from backend.failpoints import failpoint
 
@@ -59,7 +59,7 @@ class _Stamp(TypedDict):
 class Link:
     """The console's side of one connection, kept up until ``run`` is cancelled.
 
-    ``tell`` is called in the loop's thread with each event, in order.
+    ``tell`` is called in the loop's thread with each event, in order; ``tap`` before it with the frame that it came of.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Link:
         who: str,
         read_only: bool = False,
         settings: LinkSettings | None = None,
+        tap: Callable[[HostId, str], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -83,6 +84,8 @@ class Link:
         self._who = who
         self._read_only = read_only
         self._settings = settings or LinkSettings()
+        self._tap = tap
+        self._frame = ""
         self._monotonic = monotonic
         self._unix_ms = unix_ms
         self._uniform = uniform
@@ -252,12 +255,14 @@ class Link:
         welcome = await self._expect(connection, Welcome)
         round_trip = (self._monotonic() - began) * 1000
         self._check(welcome)
+        self._tap_frame()
         report = (await self._expect(connection, Reported)).report
         if report.host != self.host:
             raise WrongHost(f"the report is of host {report.host!r}; this context expects {self.host!r} here.")
         self._connection = connection
         self._next_seq = report.seq + 1
         self._live.set()
+        self._tap_frame()
         self._tell(
             LinkUp(
                 welcome=welcome,
@@ -306,7 +311,9 @@ class Link:
             try:
                 if not isinstance(frame, str):
                     raise FrameError(f"a frame is text, not {len(frame)} bytes")
-                return decode_event(frame)[1]
+                event = decode_event(frame)[1]
+                self._frame = frame
+                return event
             except FrameError as error:
                 self.unread_frames += 1
                 self._note("link.unreadable", f"a frame cannot be read: {error}")
@@ -340,10 +347,13 @@ class Link:
             case JournalBatch():
                 self._check_order(event)
                 self._cursor = event.cursor
+                self._tap_frame()
                 self._tell(RecordsHeard(records=event.records, **self._now()))
             case Measured():
+                self._tap_frame()
                 self._tell(MeasuredHeard(measured=event, **self._now()))
             case Heartbeat():
+                self._tap_frame()
                 self._tell(BeatHeard(head_seq=event.head_seq, **self._now()))
             case Answered():
                 self._answered(event.op_id, event.result)
@@ -353,10 +363,9 @@ class Link:
                 pass  # durable intent; the result is still to come
             case JournalGap():
                 self._next_seq = max(self._next_seq, event.last + 1)
-                self._note("link.gap", f"records {event.first} to {event.last} were skipped: this console was too slow")
+                self._note("link.gap", gap_words(event))
             case UnknownEvent():
-                raw = msgspec.json.encode(event.raw).decode()
-                self._note(f"unknown.{event.type}", raw[:500], level="info")
+                self._note(f"unknown.{event.type}", unknown_words(event), level="info")
             case Welcome() | Reported():
                 raise ConnectionEnded(f"the agent sent {type(event).__name__} twice on one connection")
 
@@ -402,6 +411,11 @@ class Link:
 
     def _now(self) -> _Stamp:
         return {"host": self.host, "at": self._monotonic(), "unix_ms": UnixMs(self._unix_ms())}
+
+    def _tap_frame(self) -> None:
+        """Hand on the frame whose event is told next; what is told as a note of this link is handed on by its event."""
+        if self._tap is not None:
+            self._tap(self.host, self._frame)
 
     def _note(self, kind: str, words: str, level: str = "warn") -> None:
         self._tell(Noted(kind=kind, words=words, level=level, **self._now()))

@@ -49,7 +49,7 @@ class Ownerless:
     async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
         """Give an operation a new process that takes it back; what was asked for is written down first."""
         view = await self._ownerless(op_id, "rolled back")
-        if view.kind not in ("load", "drain"):
+        if view.kind not in ("load", "drain", "reload"):
             raise CannotAnswer(
                 REFUSED,
                 f"{view.id} is an {view.kind}, which cannot be taken back: what was stopped is gone. "

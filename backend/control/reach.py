@@ -25,6 +25,7 @@ class Reach:
     """Keeps links up and the state folded until ``run`` is cancelled. Everything happens in the loop's thread.
 
     ``show`` gets the journal lines of each event, ``ticked`` is called once a second.
+    ``told`` gets every event before it is folded, ``tap`` the frames that events of the links came of.
     """
 
     def __init__(
@@ -38,14 +39,19 @@ class Reach:
         settings: LinkSettings | None = None,
         show: Callable[[tuple[JournalLine, ...]], None] | None = None,
         ticked: Callable[[], None] | None = None,
+        tap: Callable[[HostId, str], None] | None = None,
+        told: Callable[[AnyFleetEvent], None] | None = None,
     ) -> None:
         chosen = {host: context.hosts[host] for host in hosts}
         self._fleet = empty_fleet(context.name, context.label, chosen, read_only=read_only)
         self._show = show
         self._ticked = ticked
+        self._told = told
         self._changed = asyncio.Event()
         self.links = {
-            host: Link(host, address, self.apply, console=console, who=who, read_only=read_only, settings=settings)
+            host: Link(
+                host, address, self.apply, console=console, who=who, read_only=read_only, settings=settings, tap=tap
+            )
             for host, address in chosen.items()
         }
 
@@ -63,6 +69,8 @@ class Reach:
 
     def apply(self, event: AnyFleetEvent) -> None:
         """Fold one event and wake everybody who waits for a change."""
+        if self._told is not None:
+            self._told(event)
         before = self._fleet
         self._fleet, lines = fold_event(before, event)
         if lines and self._show is not None:

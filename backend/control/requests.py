@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from backend.contract.plans import Plan
-from backend.contract.words import OpId, ReplicaId
+from backend.contract.words import LoadGeneration, OpId, ReplicaId
 from backend.control.adoption_document import AdoptionDocument
 
 
@@ -34,6 +34,34 @@ class StartLoad(Request, kw_only=True, frozen=True):
     plan: Plan
     confirmed: str
     keep_on_failure: bool = False
+    is_write: ClassVar[bool] = True
+
+
+class PlanReload(Request, kw_only=True, frozen=True):
+    """Plan to load a replica again: by its load record's profile (``last``) or the catalog's present one (``now``).
+
+    The answer's plan is of a new replica where there is room beside the old one (replacement first), else of the same
+    replica. The value has ``mode``, ``replica``, ``load_generation`` (the present one), ``leave`` and ``reason``.
+    """
+
+    replica: ReplicaId
+    plan_of: Literal["last", "now"] = "last"
+
+
+class StartReload(Request, kw_only=True, frozen=True):
+    """Reload a replica as ``PlanReload`` said. ``load_generation`` is the one that is to go, as a person saw it.
+
+    ``confirmed`` is the plan's digest; a plan of another replica id is loaded first, then the old one is drained.
+    """
+
+    replica: ReplicaId
+    load_generation: LoadGeneration
+    plan: Plan
+    confirmed: str
+    deadline_seconds: float = 120.0
+    at_deadline: Literal["stop", "give-up"] = "give-up"
+    admission_closed_by: str = ""
+    why: str = ""
     is_write: ClassVar[bool] = True
 
 
@@ -172,6 +200,8 @@ AnyRequest = (
     MakePlan
     | TakeSnapshot
     | StartLoad
+    | PlanReload
+    | StartReload
     | StartUnload
     | StartDrainRequest
     | ChangeDrainRequest

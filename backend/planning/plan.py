@@ -10,7 +10,7 @@ from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, Fact, Plan, Profile, plan_digest, sealed
 from backend.contract.reports import HostReport
-from backend.contract.words import HostId, UnixMs
+from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.planning.catalog import Catalog, fingerprint, with_geometry
 from backend.planning.engines import EngineRules, Seat, rules
 from backend.planning.engines.rules import NOTHING_KNOWN, demanded, unknown_bounds
@@ -64,12 +64,14 @@ def plan(
     model_host: HostId | None = None,
     generation_floor: int = 0,
     version: str = "",
+    replica: ReplicaId | None = None,
 ) -> Plan:
     """Everything that loading ``request`` would do, with every finding, sealed.
 
     ``model`` is the header as read at ``model_host``; None with the reason in ``model_words``. ``generation_floor`` is
-    the highest generation known from elsewhere (ledgers), ``version`` that of the program that asks. Raises
-    UnknownModel for a target that is not in the catalog or cannot be used; everything else that is wrong is a finding.
+    the highest generation known from elsewhere (ledgers), ``version`` that of the program that asks, ``replica`` the id
+    to take instead of the next free one. Raises UnknownModel for a target that is not in the catalog or cannot be used;
+    everything else that is wrong is a finding.
     """
     entry, profile_name, profile = catalog.resolve(request.target)
     engine = rules(entry.engine)
@@ -79,7 +81,7 @@ def plan(
     seats = engine.seats(profile, model)
     bounds = _bounds(engine, profile, model, seats)
     placement = choose_hosts(fleet, profile, entry.engine, named, seats, bounds, model_host)
-    replica = next_replica_id(fleet, entry.name)
+    replica = replica or next_replica_id(fleet, entry.name)
     generation = mint_generation(fleet, now_unix_ms, generation_floor)
     draft = Plan(
         replica=replica,

@@ -153,6 +153,11 @@ def roll_back_words(view: OperationView, state: FleetState) -> str:
         return (
             f"Cancels the drain of {view.subject} at {len({each.host for each in view.targets})} hosts; it serves on."
         )
+    if view.kind == "reload":
+        return (
+            f"Takes back the stage that is under way: stops what was being loaded, or cancels the drain of "
+            f"{view.subject}. What is ready stays, and what is gone stays gone."
+        )
     replica = next((each for each in state.replicas.values() if each.id == view.subject), None)
     shards = replica.shards if replica is not None else ()
     live = [s for s in shards if s.state not in ENDED and s.shard.load_generation == view.load_generation]

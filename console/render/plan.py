@@ -183,8 +183,16 @@ def guard_lines(guards: tuple[GuardOnPaper, ...], look: Look, width: int) -> lis
     return out
 
 
-def plan_lines(plan: Plan, state: FleetState | None, look: Look, width: int, *, derivation: bool = False) -> list[Line]:
-    """The whole plan as a person should read it before confirming it."""
+def plan_lines(
+    plan: Plan,
+    state: FleetState | None,
+    look: Look,
+    width: int,
+    *,
+    derivation: bool = False,
+    effect: str = "Replaces nothing. Cuts no stream.",
+) -> list[Line]:
+    """The whole plan as a person should read it before confirming it; ``effect`` is what it does to others."""
     refusals = sum(1 for finding in plan.findings if finding.is_refusal)
     out: list[Line] = [
         line(
@@ -205,7 +213,7 @@ def plan_lines(plan: Plan, state: FleetState | None, look: Look, width: int, *, 
         out += wrapped(f"not chosen  {'   '.join(passed)}", width, 1, "note")
     out += wrapped(takes_up_to(plan), width, 1)
     hosts = plural(len(plan.hosts), "host")
-    out += wrapped(f"{plural(len(plan.shards), 'shard')} on {hosts}. Replaces nothing. Cuts no stream.", width, 1)
+    out += wrapped(f"{plural(len(plan.shards), 'shard')} on {hosts}. {effect}".rstrip(), width, 1)
     if refusals:
         out += wrapped(f"Load refused by {plural(refusals, 'finding')}. It cannot be confirmed.", width, 1, "alarm")
     return out

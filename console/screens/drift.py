@@ -11,6 +11,7 @@ from console.actions import Danger
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.drift import chosen_of, one_drift, title_lines
 from console.screens.dialog import CANCEL, Dialog
+from console.screens.reload import ReloadDialog
 from console.spans import LONGEST_SECONDS, parse_span
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
@@ -20,8 +21,14 @@ DEFAULT_SPAN = "1h"
 _STEPS = {"down": 1, "j": 1, "up": -1, "pagedown": 3, "space": 3, "pageup": -3, "home": -10_000, "end": 10_000}
 
 
+def drifting_replica(state: FleetState, drift: Drift) -> str | None:
+    """The replica that a drift is about, by itself or by one of its shards; None for a host's."""
+    name = drift.subject.partition("/")[0]
+    return next((str(each) for each in state.replicas if each == name), None)
+
+
 class DriftScreen(Dialog):
-    """All drifts, open ones first. ``k`` acknowledges here; the arrows move."""
+    """All drifts, open ones first. ``k`` acknowledges here, ``R`` reloads; the arrows move."""
 
     is_tall = True
     moves = "arrows"
@@ -71,6 +78,8 @@ class DriftScreen(Dialog):
         if chosen is not None and not state.read_only:
             known = Choice("acknowledge", "k", "acknowledge") if chosen.is_open else Choice("reopen", "o", "open again")
             choices.append(known)
+            if (replica := drifting_replica(state, chosen)) is not None:
+                choices.append(Choice("reload", "R", f"reload {replica}"))
         if state.replicas:
             choices.append(Choice("files", "c", "check model files"))
         self.choices.set_choices(tuple(choices))
@@ -93,6 +102,10 @@ class DriftScreen(Dialog):
             self.console.submit(ReopenDrift(drift=drift.id), self._answered)
         elif choice.id == "acknowledge" and drift is not None:
             self.app.push_screen(AcknowledgeDialog(drift))
+        elif choice.id == "reload" and drift is not None and self.console.state is not None:
+            replica = drifting_replica(self.console.state, drift)
+            if replica is not None:
+                self.app.push_screen(ReloadDialog(replica, plan_of="now"))
         self._rewrite()
 
     def _answered(self, answer: Answer) -> None:

@@ -17,7 +17,7 @@ from console.widgets.grid import Grid
 from console.widgets.lines import LineView
 
 CLOSE = Choice("cancel", "escape", "Close")
-TAKEN_BACK = ("load", "drain")
+TAKEN_BACK = ("load", "drain", "reload")
 _RESUME, _ROLL_BACK, _SETTLE = (
     Choice("resume", "R", "resume"),
     Choice("roll-back", "B", "roll back"),

@@ -22,11 +22,11 @@ from backend.control.adoption_document import (
     what_moved,
     write_adoption,
 )
-from backend.control.answering import fleet_facts
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.exit_codes import REFUSED, UNREACHABLE
 from backend.control.fleet import LEASE_SECONDS, fold_event
 from backend.control.fleet_events import AnyFleetEvent, Ticked
+from backend.control.fleet_facts import fleet_facts
 from backend.control.ledger import LedgerReader, Operation, create, ledger_path
 from backend.control.requests import StartAdopt
 from backend.planning.fleet import highest_generation

@@ -13,7 +13,7 @@ from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import NodeGeneration, NodeId, OpId, Port, UnixMs
 from backend.control.adoption import classify
-from backend.control.answering import fleet_facts
+from backend.control.fleet_facts import fleet_facts
 from backend.control.link_events import RecordsHeard
 from backend.control.views import Target
 from backend.planning.fleet import committed_budget, device_users, taken_ports

@@ -29,7 +29,12 @@ def test_every_write_key_is_a_capital_and_its_small_twin_does_nothing_near_it() 
     for action in ACTIONS:
         if action.is_write:
             assert all(key.isupper() and len(key) == 1 for key in action.keys)
-            assert not [key for key in action.keys if key.lower() in BY_KEY]
+            assert not [key for key in action.keys if key.lower() in BY_KEY and key != "R"]
+
+
+def test_the_one_write_key_with_a_small_twin_wants_a_name_typed_and_the_twin_reads() -> None:
+    assert not BY_KEY["r"].is_write
+    assert "name must be typed" in BY_KEY["R"].help
 
 
 @pytest.mark.parametrize("action", [each for each in ACTIONS if each.is_write], ids=lambda each: each.id)

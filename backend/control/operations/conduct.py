@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from backend.contract.commands import Command
+from backend.contract.commands import Command, Expect
 from backend.contract.entities import Result
+from backend.contract.plans import Fact
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
@@ -67,6 +68,10 @@ class Conduct:
     def op_id(self, what: str) -> OpId:
         """The id of one of its commands: the same after a restart, so that an agent acts on it once."""
         return OpId(f"{self._writer.operation.op_id}-{what}")
+
+    def expect(self, fact: Fact) -> Expect:
+        """What must hold at a host when its reservation arrives: all that the plan relied on."""
+        return Expect(agent_epoch=fact.agent_epoch, revision=fact.revision)
 
     def has_step(self, what: str, target: str | None = None) -> bool:
         """Whether the ledger has such a step, from this process or an earlier owner."""

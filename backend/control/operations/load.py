@@ -82,7 +82,7 @@ async def _reserve(conduct: Conduct, plan: Plan) -> int | None:
     held: list[HostId] = []
     for host in plan.hosts:
         fact = facts.get(host)
-        expect = Expect(agent_epoch=fact.agent_epoch, revision=fact.revision) if fact else Expect()
+        expect = conduct.expect(fact) if fact else Expect()
         command = Reserve(
             op_id=conduct.op_id(f"reserve-{host}"), plan=plan, by=conduct.by, seconds=seconds, expect=expect
         )

@@ -18,6 +18,7 @@ from backend.control.operations.adopt import adopt
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.drain import drain
 from backend.control.operations.load import load
+from backend.control.operations.reload import reload
 from backend.control.operations.unload import unload
 from backend.control.reach import Reach
 
@@ -26,6 +27,7 @@ _KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {
     "unload": unload,
     "drain": drain,
     "adopt": adopt,
+    "reload": reload,
 }
 
 
@@ -80,6 +82,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     operation = writer.operation
     hosts = {target.host for target in operation.targets}
     hosts |= {host for host, _ in operation.options.get("reservations", [])}
+    hosts |= set(operation.plan.hosts) if operation.plan is not None else set()
     unknown = sorted(hosts - context.hosts.keys())
     reach = Reach(
         context,

@@ -6,6 +6,7 @@ import msgspec
 
 from backend.contract.states import HostState
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
+from backend.control.operations.load import targets_of
 from backend.control.views import FleetState, HostView, OperationView, Target
 
 GONE = ("absent", "ended")
@@ -37,7 +38,8 @@ class _Found(msgspec.Struct, frozen=True):
 
 def conclude(operation: OperationView, state: FleetState, *, despite_silence: bool = False) -> Conclusion:
     """What became of an operation. Ranks that still move keep it open; so do silent hosts, unless told otherwise."""
-    found = [_find(target, state) for target in sorted(operation.targets, key=lambda target: target.rank)]
+    loaded = _loaded_by_reload(operation)
+    found = [_find(target, state) for target in sorted((*operation.targets, *loaded), key=lambda target: target.rank)]
     lines = tuple(each.line for each in found)
     if not found:
         return Conclusion(FAILED, "it has no target that the fleet could be asked about", lines)
@@ -52,7 +54,7 @@ def conclude(operation: OperationView, state: FleetState, *, despite_silence: bo
     if silent:
         unknown = f"unknown: {'; '.join(each.line for each in silent)}"
         return Conclusion(UNKNOWN, unknown, lines)
-    by_kind = {"load": _load, "unload": _unload, "drain": _drain, "adopt": _unload}
+    by_kind = {"load": _load, "unload": _unload, "drain": _drain, "adopt": _unload, "reload": _reload}
     judge = by_kind.get(operation.kind)
     if judge is None:
         words = f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(by_kind))}"
@@ -116,6 +118,36 @@ def _drain(operation: OperationView, state: FleetState, found: list[_Found], lin
         return Conclusion(code, f"{operation.subject} serves on: the drain was {outcome}", lines)
     ranks = ", ".join(str(each.target.rank) for each in runs)
     return Conclusion(FAILED, f"the leader of {operation.subject} is gone, and rank {ranks} still runs", lines)
+
+
+def _loaded_by_reload(operation: OperationView) -> tuple[Target, ...]:
+    """The ranks that a reload was to bring up, beside its targets, which are those that were to go."""
+    if operation.kind != "reload" or operation.plan is None:
+        return ()
+    return targets_of(operation.plan)
+
+
+def _reload(operation: OperationView, state: FleetState, found: list[_Found], lines: tuple[str, ...]) -> Conclusion:
+    loaded = set(_loaded_by_reload(operation))
+    old = [each for each in found if each.target not in loaded and each.word not in GONE]
+    new = [each for each in found if each.target in loaded and each.word not in GONE]
+    name = operation.plan.replica if operation.plan is not None else operation.subject
+    if old and _drain_at(operation, state.hosts[old[0].target.host]) == "":
+        words = f"the drain of {operation.subject} is open at {old[0].target.host}. Resume it, or roll it back"
+        return Conclusion(REFUSED, words, lines, is_open=True)
+    if len(new) == len(loaded) and not old:
+        return Conclusion(DONE, f"{operation.subject} is gone and {name} is ready", lines)
+    if new and old:
+        words = f"rank {_ranks(old)} of {operation.subject} and rank {_ranks(new)} of what was to replace it both run"
+        return Conclusion(FAILED, words, lines)
+    if old:
+        return Conclusion(FAILED, f"{operation.subject} is as it was: nothing was loaded again", lines)
+    words = f"only rank {_ranks(new)} of {name} runs" if new else f"{operation.subject} is DOWN: nothing of it runs"
+    return Conclusion(FAILED, words, lines)
+
+
+def _ranks(found: list[_Found]) -> str:
+    return ", ".join(str(each.target.rank) for each in found)
 
 
 def _drain_at(operation: OperationView, host: HostView) -> str | None:
