@@ -23,7 +23,9 @@ from backend.contract.entities import (
     Exit,
     Hold,
     JournalRecord,
+    KeeperLease,
     LoadRecord,
+    OperatorHold,
     ProcessIdentity,
     Reservation,
     Shard,
@@ -74,6 +76,9 @@ from backend.control.contexts import (
 )
 from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
+from backend.control.keeper import KeeperRules, holds_in
+from backend.control.keeper_answers import keeper_of
+from backend.control.keeping import Keeping, NotKept
 from backend.control.ledger import LedgerError, LedgerReader, OwnerLives, new_op_id
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.run import run_operation
@@ -96,12 +101,14 @@ from backend.control.requests import (
     ChangeDrainRequest,
     CheckModels,
     ForkJournalRequest,
+    HoldSubject,
     LogRequest,
     MakePlan,
     RebuildLedger,
     ReopenDrift,
     Request,
     ResumeOperation,
+    ResumeSubject,
     RollBackOperation,
     SettleOperation,
     StartDrainRequest,
@@ -158,6 +165,7 @@ __all__ = [
     "ForkJournalRequest",
     "GuardOnPaper",
     "Hold",
+    "HoldSubject",
     "HostFacts",
     "HostId",
     "HostState",
@@ -165,6 +173,9 @@ __all__ = [
     "Illness",
     "JournalLine",
     "JournalRecord",
+    "KeeperLease",
+    "KeeperRules",
+    "Keeping",
     "LedgerError",
     "LoadGeneration",
     "LoadRecord",
@@ -176,9 +187,11 @@ __all__ = [
     "ModelOnPaper",
     "ModelView",
     "NodeId",
+    "NotKept",
     "OpId",
     "OperationStep",
     "OperationView",
+    "OperatorHold",
     "OwnerLives",
     "P4Bound",
     "PaperRefused",
@@ -198,6 +211,7 @@ __all__ = [
     "Request",
     "Reservation",
     "ResumeOperation",
+    "ResumeSubject",
     "RollBackOperation",
     "SettleOperation",
     "Shard",
@@ -214,7 +228,9 @@ __all__ = [
     "UnixMs",
     "catalog_on_paper",
     "guards_on_paper",
+    "holds_in",
     "home_folder",
+    "keeper_of",
     "load_context",
     "load_contexts",
     "node_id",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState
+from backend.api import FleetState, keeper_of
 from console.actions import ACTIONS, Selection, key_name, refusal
 from console.render.cells import Line, Look, cell, line, line_text
 from console.render.drift import open_drifts
@@ -28,6 +28,8 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
     pieces.append(cell(f"{live}/{len(state.hosts)} hosts", "header" if all_live else "header.warn"))
     if state.read_only:
         pieces.append(cell("   READ-ONLY", "header.warn"))
+    if keeper := keeper_of(state):
+        pieces.append(cell(f"   kept by {keeper.who}", "header"))
     if running:
         pieces.append(cell(f"   {running} running", "header"))
     if drifts := open_drifts(state):
