@@ -66,6 +66,7 @@ from backend.contract.words import (
 )
 from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
+from backend.control.cannot_answer import SubmitRefused
 from backend.control.contexts import (
     Context,
     ContextError,
@@ -251,10 +252,6 @@ STALE_SECONDS = 2.0
 _BEAT_SECONDS = 0.25
 _FILES_SECONDS = 0.5
 _STOP_SECONDS = 5.0
-
-
-class SubmitRefused(Exception):
-    """A request was not taken; the message says why and what to do."""
 
 
 class _Stopped(Exception):

@@ -50,7 +50,8 @@ class Use(msgspec.Struct, frozen=True):
 class Memory(msgspec.Struct, frozen=True):
     """What a keeper remembers: last uses, load attempts, since when strays are strays, which models have to wait.
 
-    ``began`` is since when it keeps without a break; None while it does not.
+    ``began`` is since when it keeps without a break; None while it does not. ``quarantined`` are the replicas that were
+    seen in quarantine: whoever clears it clears their attempts.
     """
 
     uses: dict[ReplicaId, Use] = {}
@@ -58,6 +59,7 @@ class Memory(msgspec.Struct, frozen=True):
     strays: dict[str, float] = {}
     not_before: dict[str, float] = {}
     began: float | None = None
+    quarantined: frozenset[ReplicaId] = frozenset()
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="decision"):
@@ -125,12 +127,16 @@ def decide(
     every idle timeout anew.
     """
     if not has_majority(state, lease_ends, now):
-        return Memory(attempts=memory.attempts, not_before=memory.not_before), ()
+        return msgspec.structs.replace(memory, uses={}, strays={}, began=None), ()
     seen = _Seen(state, now, rules)
-    uses = _uses(seen, memory)
-    strays = _strays(seen, memory)
-    began = now if memory.began is None else memory.began
-    memory = msgspec.structs.replace(memory, uses=uses, strays=strays, attempts=_recent(seen, memory), began=began)
+    memory = msgspec.structs.replace(
+        memory,
+        uses=_uses(seen, memory),
+        strays=_strays(seen, memory),
+        attempts=_recent(seen, memory),
+        began=now if memory.began is None else memory.began,
+        quarantined=frozenset(ReplicaId(held.subject) for held in seen.holds.values() if held.kind == "quarantined"),
+    )
     decisions: list[AnyDecision] = []
     for model in seen.models():
         made = _about_model(seen, memory, model)
@@ -348,9 +354,12 @@ def _total_if_idle(state: FleetState, view: ReplicaView) -> int | None:
 
 
 def _recent(seen: _Seen, memory: Memory) -> dict[ReplicaId, tuple[float, ...]]:
-    """The load attempts that still count."""
+    """The load attempts that still count: not the old ones, and none from before a quarantine that was cleared."""
     oldest = seen.now - seen.rules.budget_seconds
-    recent = {name: tuple(at for at in tried if at > oldest) for name, tried in memory.attempts.items()}
+    cleared = {name for name in memory.quarantined if not seen.is_held(name)}
+    recent = {
+        name: tuple(at for at in tried if at > oldest) for name, tried in memory.attempts.items() if name not in cleared
+    }
     return {name: tried for name, tried in recent.items() if tried}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from backend.contract.words import HostId, OpId
+from backend.control.cannot_answer import SubmitRefused
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.keeper import (
     AnyDecision,
@@ -40,6 +41,8 @@ from backend.control.views import Answer, FleetState
 Tell = Callable[[dict[str, Any]], None]
 _PAUSE = 0.05
 _ANSWER_SECONDS = 60.0
+_STALL_SECONDS = 30.0
+"""How long a backend that takes nothing is asked again before this keeper gives up."""
 _RENEWALS = 3
 """Renewals within one lease, so that one or two may get lost."""
 
@@ -128,7 +131,7 @@ class Keeping:
             raise NotKept(REFUSED, f"{other} keeps this fleet. Add --standby to take over when that lease ends.")
         self._epoch = highest_keeper_epoch(self._door.state()) + 1
         sent = time.monotonic()
-        answer = self._answer(self._door.submit(self._request()))
+        answer = self._answer(self._submit(self._request()))
         self._take_lease(answer, sent)
         if answer.exit_code != DONE:
             raise NotKept(answer.exit_code, answer.words)
@@ -154,7 +157,7 @@ class Keeping:
                 self._renewal = None  # its answer comes too late to be worth anything
         elif now >= self._renew_at and not self._stop.is_set():
             self._renew_at = now + self._rules.lease_seconds / _RENEWALS
-            self._renewal = (self._door.submit(self._request()), now)
+            self._renewal = (self._submit(self._request()), now)
 
     def _take_lease(self, answer: Answer, sent: float) -> None:
         """Each agent's lease counts from before the claim was sent. A fenced one needs a higher epoch everywhere."""
@@ -171,8 +174,11 @@ class Keeping:
         if not self._lease_ends:
             return
         self._kept, self._renewal, self._lease_ends = False, None, {}
-        op_id = self._door.submit(ResignKeeping(keeper_epoch=self._epoch, console=self._console))
-        self._say("resigned", self._answer(op_id).words)
+        try:
+            op_id = self._submit(ResignKeeping(keeper_epoch=self._epoch, console=self._console))
+            self._say("resigned", self._answer(op_id).words)
+        except NotKept as error:
+            self._say("unresigned", f"the lease ends by itself: {error}")
 
     # --- the rounds -----------------------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Keeping:
         if not self._has_lease():
             self._say("dropped", "the lease ended before it was begun", decision)
             return None
-        op_id = self._door.submit(request)
+        op_id = self._submit(request)
         answer = self._answer(op_id)
         if answer.exit_code != DONE:
             self._say("refused", answer.words, decision)
@@ -247,7 +253,7 @@ class Keeping:
                 )
 
     def _plan(self, decision: LoadModel) -> StartLoad | None:
-        answer = self._answer(self._door.submit(MakePlan(target=decision.target)))
+        answer = self._answer(self._submit(MakePlan(target=decision.target)))
         if answer.plan is None or answer.exit_code != DONE:
             self._memory = after_refusal(self._memory, decision, time.monotonic(), self._rules)
             self._say("refused", answer.words, decision)
@@ -268,6 +274,17 @@ class Keeping:
                 raise NotKept(FAILED, f"{view.id} ended with exit code {view.exit_code}: {view.words}")
 
     # --- words ----------------------------------------------------------------------------------------------------
+
+    def _submit(self, request: Request) -> OpId:
+        """Hand a request over; a backend that stalls is asked again for a while. Raises NotKept."""
+        deadline = time.monotonic() + _STALL_SECONDS
+        while True:
+            try:
+                return self._door.submit(request)
+            except SubmitRefused as error:
+                if self._door.state().fault is not None or time.monotonic() > deadline:
+                    raise NotKept(UNKNOWN, str(error)) from error
+                time.sleep(_PAUSE)
 
     def _answer(self, op_id: OpId) -> Answer:
         """The answer to a request; the lease is renewed while waiting."""

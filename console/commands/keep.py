@@ -10,10 +10,12 @@ from typing import Any
 
 import click
 
-from console.commands.door import opened
-from console.commands.exits import DONE, CommandFailed
+from console.commands.door import chosen_context, opened
+from console.commands.exits import DONE, CommandFailed, refused
 from console.commands.output import look_for, print_json_line, say
 from console.commands.settings import Duration, Settings, fleet_command
+
+_LEAST_LEASE, _LONGEST_LEASE = 1.0, 3600.0
 
 
 @click.command(short_help="Keep the models that are on demand, as the one keeper.")
@@ -31,6 +33,11 @@ def keep(settings: Settings, lease: float, every: float, *, once: bool, standby:
     """
     from backend.api import KeeperRules, Keeping, NotKept, who_asks
 
+    context = chosen_context(settings)
+    if context.read_only:
+        raise refused(f"a keeper changes the fleet, and context {context.name} is read-only. Keep another context.")
+    if lease < _LEAST_LEASE or lease > _LONGEST_LEASE:
+        raise refused(f"--lease is {lease:g} s; expected {_LEAST_LEASE:g} s to {_LONGEST_LEASE:g} s")
     rules = KeeperRules(lease_seconds=lease, every_seconds=every, settle_seconds=every)
     who = f"{who_asks()}@{platform.node() or 'unknown'}"
     console = f"keeper-{who}-{os.getpid()}-{time.time_ns() // 1_000_000}"
