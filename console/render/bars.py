@@ -10,6 +10,7 @@ from console.render.values import clock, plural
 from console.safe_text import cut, width_of
 
 _ALWAYS = ("help", "quit")
+_KEPT_BY, _LEAST_NAME = "   kept by ", 6
 STALLED_SECONDS = 2.0
 """A backend whose loop was silent for longer than this is said to be stalled."""
 
@@ -28,8 +29,6 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
     pieces.append(cell(f"{live}/{len(state.hosts)} hosts", "header" if all_live else "header.warn"))
     if state.read_only:
         pieces.append(cell("   READ-ONLY", "header.warn"))
-    if keeper := keeper_of(state):
-        pieces.append(cell(f"   kept by {keeper.who}", "header"))
     if running:
         pieces.append(cell(f"   {running} running", "header"))
     if drifts := open_drifts(state):
@@ -40,6 +39,10 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
         cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
     ]
     room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
+    if (keeper := keeper_of(state)) and room > len(_KEPT_BY) + _LEAST_NAME:
+        kept = f"{_KEPT_BY}{cut(keeper.who, room - len(_KEPT_BY) - 1)}"
+        pieces.append(cell(kept, "header"))
+        room -= width_of(kept)
     return (*pieces, cell(" " * max(1, room), "header"), *tail)
 
 
