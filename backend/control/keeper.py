@@ -372,8 +372,6 @@ def _model_of(replica: str) -> str:
 
 def _strays(seen: _Seen, memory: Memory) -> dict[str, float]:
     """Since when each stray or unclaimed shard is one; known only while every host is heard."""
-    if not seen.all_live:
-        return {}
     return {_stray_key(stop): memory.strays.get(_stray_key(stop), seen.now) for stop in _stray_shards(seen)}
 
 

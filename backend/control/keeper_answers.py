@@ -66,7 +66,7 @@ def _held(state: FleetState) -> list[tuple[Scope, str]]:
 
 async def hold_subject(ask: Ask, state: FleetState, who: str, op_id: OpId, request: HoldSubject) -> str:
     """Write what a person decided down at every live agent; a majority must have it, or a keeper could miss it."""
-    scope, subject = subject_of(state, request.subject)
+    scope, subject = (request.scope, request.subject) if request.scope else subject_of(state, request.subject)
     refused = await _each(
         ask,
         state,

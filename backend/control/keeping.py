@@ -242,7 +242,7 @@ class Keeping:
                     replica=decision.replica, deadline_seconds=decision.seconds, at_deadline="give-up", why=decision.why
                 )
             case Quarantine():
-                return HoldSubject(subject=decision.replica, kind="quarantined", why=decision.why)
+                return HoldSubject(subject=decision.replica, scope="replica", kind="quarantined", why=decision.why)
             case StopStray():
                 return StopShard(
                     host=decision.host,

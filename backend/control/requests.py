@@ -154,10 +154,14 @@ class ForkJournalRequest(Request, kw_only=True, frozen=True):
 
 
 class HoldSubject(Request, kw_only=True, frozen=True):
-    """Hold a replica or a model, by its name, down or paused at the agents; None: until somebody resumes it."""
+    """Hold a replica or a model down or paused at the agents; None: until somebody resumes it.
+
+    Without ``scope`` the name says which of the two it is.
+    """
 
     subject: str
     kind: Literal["down", "paused", "quarantined"]
+    scope: Literal["", "replica", "model"] = ""
     seconds: float | None = None
     why: str = ""
     is_write: ClassVar[bool] = True

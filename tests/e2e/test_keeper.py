@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -102,6 +103,11 @@ def ready(fleet: Fleet, but: int = 0) -> dict[str, Any]:
     return until("tiny-1 to be ready", look)
 
 
+def records(fleet: Fleet) -> list[int]:
+    """How far the journal of each host is."""
+    return [int(each["head_seq"]) for each in fleet.json("journal", "stats").values()]
+
+
 def kill_engine(fleet: Fleet) -> None:
     os.kill(fleet.pid_of("tiny-1/0"), signal.SIGKILL)
 
@@ -182,6 +188,28 @@ def test_r26_what_is_down_stays_down_until_it_is_resumed_and_a_minority_does_not
     assert fleet.run("resume", "tiny-1").returncode == 0
     assert ready(fleet, but=before["load_generation"])["state"] == "ready"
     assert len(keeper.events("load")) == loads + 1
+
+
+@pytest.mark.adoption("23: in the steady state a keeper and its renewals write nothing")
+def test_r23_a_keeper_that_has_nothing_to_do_writes_nothing(
+    make: Callable[..., Fleet], keep: Callable[..., Keeper]
+) -> None:
+    fleet = make()
+    keeper = keep(fleet)
+    ready(fleet)
+    operations = len(fleet.json("ls", "operations"))
+    before = until("two equal looks at the journals", lambda: _quiet(fleet))
+    began = time.monotonic()
+    until("one and a half leases to pass", lambda: time.monotonic() - began > 6)
+    assert records(fleet) == before
+    assert len(fleet.json("ls", "operations")) == operations
+    assert fleet.json("ls", "hosts")[0]["keeper"]["ended"] == ""
+    assert len(keeper.events("keeping", "minority")) == 1
+
+
+def _quiet(fleet: Fleet) -> list[int] | None:
+    first, second = records(fleet), records(fleet)
+    return second if first == second else None
 
 
 @pytest.mark.adoption("13: on demand, an idle replica is emptied after its timeout and one that is used is not")
