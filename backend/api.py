@@ -77,8 +77,9 @@ from backend.control.contexts import (
 )
 from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
-from backend.control.keeper import KeeperRules, holds_in
+from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
+from backend.control.keeper_decisions import KeeperRules
 from backend.control.keeping import Keeping, NotKept
 from backend.control.ledger import LedgerError, LedgerReader, OwnerLives, new_op_id
 from backend.control.link_ends import LinkSettings
@@ -231,6 +232,7 @@ __all__ = [
     "guards_on_paper",
     "holds_in",
     "home_folder",
+    "keeper_name",
     "keeper_of",
     "load_context",
     "load_contexts",

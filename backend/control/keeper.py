@@ -5,111 +5,35 @@ A person's hold is obeyed before anything else; in a minority, and about what ca
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from backend.contract.entities import OperatorHold, ProcessIdentity, operator_hold_key
+from backend.contract.entities import OperatorHold, operator_hold_key
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
-from backend.contract.words import HostId, LoadGeneration, NodeId, ReplicaId
+from backend.contract.words import HostId, ReplicaId
 from backend.control.derive import OPEN_STATES, find_model
+from backend.control.keeper_decisions import (
+    AnyDecision,
+    DismissReplica,
+    DrainIdle,
+    KeeperRules,
+    LoadModel,
+    Memory,
+    Quarantine,
+    ResumeOwn,
+    StopStray,
+    Use,
+)
 from backend.control.views import FleetState, HostView, ModelView, ReplicaView
 
 ON_DEMAND = "on_demand"
+_BY_KEEPER = "keeper "
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
 _SERVING = ("ready", "draining")
 
 
-class KeeperRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The keeper's measures, in seconds. ``budget`` loads of one replica within ``budget_seconds``, then quarantine.
-
-    ``retry_seconds`` pass after a plan that was refused, ``settle_seconds`` after each decision about a model;
-    a stray must have been one for ``grace_seconds``; ``drain_seconds`` is what an idle replica gets to prove it.
-    A host that never reported keeps everything from being loaded for ``unheard_seconds``: it may run what is missed.
-    """
-
-    lease_seconds: float = 30.0
-    every_seconds: float = 5.0
-    budget: int = 3
-    budget_seconds: float = 600.0
-    retry_seconds: float = 60.0
-    settle_seconds: float = 5.0
-    grace_seconds: float = 120.0
-    drain_seconds: float = 120.0
-    unheard_seconds: float = 90.0
-
-
-class Use(msgspec.Struct, frozen=True):
-    """The last use of one generation of a replica: since when its counters stand still, and at which total."""
-
-    generation: LoadGeneration
-    since: float
-    total: int | None
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """What a keeper remembers: last uses, load attempts, since when strays are strays, which models have to wait.
-
-    ``began`` is since when it keeps without a break; None while it does not. ``quarantined`` are the replicas that were
-    seen in quarantine: whoever clears it clears their attempts.
-    """
-
-    uses: dict[ReplicaId, Use] = {}
-    attempts: dict[ReplicaId, tuple[float, ...]] = {}
-    strays: dict[str, float] = {}
-    not_before: dict[str, float] = {}
-    began: float | None = None
-    quarantined: frozenset[ReplicaId] = frozenset()
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="decision"):
-    """One thing to do, and why in words."""
-
-    why: str
-
-
-class LoadModel(Decision, frozen=True, kw_only=True, tag="load"):
-    """Load a replica of a model, which will be called ``replica``, from nothing."""
-
-    model: str
-    target: str
-    replica: ReplicaId
-
-
-class DismissReplica(Decision, frozen=True, kw_only=True, tag="dismiss"):
-    """Take away what is left of a replica that does not serve any more, so that it can be loaded again."""
-
-    model: str
-    replica: ReplicaId
-    generation: LoadGeneration
-
-
-class DrainIdle(Decision, frozen=True, kw_only=True, tag="drain"):
-    """Empty and stop a replica that nobody has used for its whole idle timeout; it gives up when somebody does."""
-
-    model: str
-    replica: ReplicaId
-    generation: LoadGeneration
-    seconds: float
-
-
-class Quarantine(Decision, frozen=True, kw_only=True, tag="quarantine"):
-    """Load a replica no more until a person clears it."""
-
-    model: str
-    replica: ReplicaId
-
-
-class StopStray(Decision, frozen=True, kw_only=True, tag="stop"):
-    """Stop one shard that nobody wants: exactly this process of this generation."""
-
-    host: HostId
-    node_id: NodeId
-    generation: LoadGeneration
-    identity: ProcessIdentity | None
-
-
-AnyDecision = LoadModel | DismissReplica | DrainIdle | Quarantine | StopStray
+def keeper_name(who: str) -> str:
+    """The name under which a keeper's operations and holds stand: whose keeper it is, and that it is one."""
+    return f"{_BY_KEEPER}{who}"
 
 
 def has_majority(state: FleetState, lease_ends: dict[HostId, float], now: float) -> bool:
@@ -137,7 +61,7 @@ def decide(
         began=now if memory.began is None else memory.began,
         quarantined=frozenset(ReplicaId(held.subject) for held in seen.holds.values() if held.kind == "quarantined"),
     )
-    decisions: list[AnyDecision] = []
+    memory, decisions = _resumed(seen, memory)
     for model in seen.models():
         made = _about_model(seen, memory, model)
         if made is None:
@@ -215,6 +139,22 @@ def _busy(state: FleetState) -> set[str]:
         }
         busy |= {drain.replica for drain in host.entities.drains.values() if not drain.outcome}
     return {name.partition("/")[0] for name in busy}
+
+
+def _resumed(seen: _Seen, memory: Memory) -> tuple[Memory, list[AnyDecision]]:
+    """The operations of keepers whose process is gone: nobody else would ever end them. A person's own stay theirs."""
+    decisions: list[AnyDecision] = []
+    for operation in seen.state.operations.values():
+        is_ours = operation.state == "ownerless" and operation.by.startswith(_BY_KEEPER)
+        replica = ReplicaId(operation.subject.partition("/")[0])
+        is_held = seen.is_held(replica) or operator_hold_key("model", _model_of(replica)) in seen.holds
+        if not is_ours or is_held or memory.not_before.get(operation.id, 0.0) > seen.now:
+            continue
+        words = f"the process of {operation.id} is gone, and {operation.kind} of {operation.subject} is open"
+        decisions.append(ResumeOwn(operation=operation.id, why=words))
+        waits = {**memory.not_before, operation.id: seen.now + seen.rules.retry_seconds}
+        memory = msgspec.structs.replace(memory, not_before=waits)
+    return memory, decisions
 
 
 # --- desired counts and idle timeouts -----------------------------------------------------------------------------
@@ -445,9 +385,3 @@ def _is_unclaimed(state: FleetState, view: ReplicaView) -> bool:
 def _is_model_held(seen: _Seen, view: ReplicaView) -> bool:
     model = find_model(seen.state.models, view.model)
     return operator_hold_key("model", model.name if model else view.model) in seen.holds
-
-
-def as_value(decision: AnyDecision) -> dict[str, Any]:
-    """A decision for programs: what, about what, and why."""
-    tree: dict[str, Any] = msgspec.to_builtins(decision)
-    return tree

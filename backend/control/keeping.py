@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from backend.contract.words import HostId, OpId
 from backend.control.cannot_answer import SubmitRefused
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.keeper import (
+from backend.control.keeper import after_refusal, decide, has_majority
+from backend.control.keeper_answers import highest_keeper_epoch, keeper_of
+from backend.control.keeper_decisions import (
     AnyDecision,
     DismissReplica,
     DrainIdle,
@@ -18,19 +20,17 @@ from backend.control.keeper import (
     LoadModel,
     Memory,
     Quarantine,
+    ResumeOwn,
     StopStray,
-    after_refusal,
     as_value,
-    decide,
-    has_majority,
 )
-from backend.control.keeper_answers import highest_keeper_epoch, keeper_of
 from backend.control.requests import (
     ClaimKeeping,
     HoldSubject,
     MakePlan,
     Request,
     ResignKeeping,
+    ResumeOperation,
     StartDrainRequest,
     StartLoad,
     StartUnload,
@@ -233,6 +233,8 @@ class Keeping:
     def _request_for(self, decision: AnyDecision) -> Request | None:
         """What to ask the backend for; None when the plan of a load was refused."""
         match decision:
+            case ResumeOwn():
+                return ResumeOperation(operation=decision.operation)
             case LoadModel():
                 return self._plan(decision)
             case DismissReplica():

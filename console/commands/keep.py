@@ -31,7 +31,7 @@ def keep(settings: Settings, lease: float, every: float, *, once: bool, standby:
 
     One keeper per fleet: a second one is refused with the first one's name. With --json each line is one object.
     """
-    from backend.api import KeeperRules, Keeping, NotKept, who_asks
+    from backend.api import KeeperRules, Keeping, NotKept, keeper_name, who_asks
 
     context = chosen_context(settings)
     if context.read_only:
@@ -41,7 +41,7 @@ def keep(settings: Settings, lease: float, every: float, *, once: bool, standby:
     rules = KeeperRules(lease_seconds=lease, every_seconds=every, settle_seconds=every)
     who = f"{who_asks()}@{platform.node() or 'unknown'}"
     console = f"keeper-{who}-{os.getpid()}-{time.time_ns() // 1_000_000}"
-    with opened(settings, who=f"keeper {who}") as backend:
+    with opened(settings, who=keeper_name(who)) as backend:
         keeper = Keeping(backend, who=who, console=console, rules=rules, tell=_teller(settings))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: keeper.stop())

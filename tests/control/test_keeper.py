@@ -15,7 +15,8 @@ from backend.contract.reports import HostReport, Measurement
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, NodeId, OpId, ReplicaId, UnixMs
 from backend.control.fleet import empty_fleet, fold_event
 from backend.control.fleet_events import CatalogRead, OperationsRead
-from backend.control.keeper import (
+from backend.control.keeper import after_refusal, decide, keeper_name
+from backend.control.keeper_decisions import (
     AnyDecision,
     DismissReplica,
     DrainIdle,
@@ -23,9 +24,8 @@ from backend.control.keeper import (
     LoadModel,
     Memory,
     Quarantine,
+    ResumeOwn,
     StopStray,
-    after_refusal,
-    decide,
 )
 from backend.control.link_events import LinkDown
 from backend.control.views import FleetState, ModelView, OperationView
@@ -292,13 +292,13 @@ def test_what_somebody_is_busy_with_is_left_alone(busy: dict[str, Any]) -> None:
     assert over(fleet(first, second), 10, 130) == ()
 
 
-def test_an_operation_of_this_home_keeps_the_keeper_away_from_its_model() -> None:
-    operation = OperationView(
+def an_operation(by: str, state: str) -> OperationView:
+    return OperationView(
         id=OpId("load-1"),
         kind="load",
         subject="tiny-2",
-        by="bob",
-        state="running",
+        by=by,
+        state=state,
         words="",
         started_unix_ms=UnixMs(1),
         ended_unix_ms=None,
@@ -306,7 +306,24 @@ def test_an_operation_of_this_home_keeps_the_keeper_away_from_its_model() -> Non
         steps=(),
         context="test",
     )
-    assert at(fleet(*bare(), operations=(operation,)))[1] == ()
+
+
+@pytest.mark.parametrize("state", ["running", "ownerless"])
+def test_an_operation_of_this_home_keeps_the_keeper_away_from_its_model(state: str) -> None:
+    assert at(fleet(*bare(), operations=(an_operation("bob", state),)))[1] == ()
+
+
+def test_a_keeper_resumes_what_a_keeper_began_and_lost_and_not_what_a_person_did() -> None:
+    ours = an_operation(keeper_name("alice@ops-1"), "ownerless")
+    state = fleet(*bare(), operations=(ours,))
+    memory, (resume,) = at(state)
+    assert isinstance(resume, ResumeOwn)
+    assert resume.operation == "load-1"
+    assert at(state, 60.0, memory)[1] == ()
+    assert at(state, 71.0, memory)[1] == (resume,)
+    for scope, subject in (("replica", "tiny-2"), ("model", "tiny")):
+        down = bare(operator_holds=held("down", scope, subject))
+        assert at(fleet(*down, operations=(ours,)))[1] == ()
 
 
 @pytest.mark.adoption("9: a catalog that is missing or unreadable makes nothing unclaimed")

@@ -139,6 +139,23 @@ def test_r25_a_killed_keeper_is_taken_over_and_its_successor_loads_what_fails(
     assert ready(fleet)["load_generation"] == after["load_generation"]
 
 
+@pytest.mark.adoption("25: a keeper killed in the middle of its load: the load goes on, and nothing is doubled")
+def test_r25_a_keeper_killed_while_it_loads_doubles_nothing(
+    make: Callable[..., Fleet], keep: Callable[..., Keeper]
+) -> None:
+    fleet = make()
+    first = keep(fleet)
+    began = first.wait_for("load")
+    first.kill()
+    second = keep(fleet, "--standby")
+    second.wait_for("keeping")
+    assert ready(fleet)["load_generation"]
+    (operation,) = fleet.json("ls", "operations")
+    assert (operation["id"], operation["state"]) == (began["operation"], "succeeded")
+    assert second.events("decided") == []
+    assert len(fleet.engines()) == 1
+
+
 @pytest.mark.adoption("28: the budget over a real engine that does not stay, until a person clears it")
 def test_r28_three_failures_quarantine_a_replica_until_a_person_resumes_it(
     make: Callable[..., Fleet], keep: Callable[..., Keeper]
@@ -195,12 +212,12 @@ def test_r23_a_keeper_that_has_nothing_to_do_writes_nothing(
     make: Callable[..., Fleet], keep: Callable[..., Keeper]
 ) -> None:
     fleet = make()
-    keeper = keep(fleet)
+    keeper = keep(fleet, "--lease", "6s")
     ready(fleet)
     operations = len(fleet.json("ls", "operations"))
     before = until("two equal looks at the journals", lambda: _quiet(fleet))
     began = time.monotonic()
-    until("one and a half leases to pass", lambda: time.monotonic() - began > 6)
+    until("more than a lease to pass", lambda: time.monotonic() - began > 7)
     assert records(fleet) == before
     assert len(fleet.json("ls", "operations")) == operations
     assert fleet.json("ls", "hosts")[0]["keeper"]["ended"] == ""
