@@ -23,7 +23,9 @@ from backend.contract.entities import (
     Exit,
     Hold,
     JournalRecord,
+    KeeperLease,
     LoadRecord,
+    OperatorHold,
     ProcessIdentity,
     Reservation,
     Shard,
@@ -75,6 +77,7 @@ from backend.control.adoption_document import (
     write_adoption,
 )
 from backend.control.answering import Answering
+from backend.control.cannot_answer import SubmitRefused
 from backend.control.contexts import (
     Context,
     ContextError,
@@ -85,6 +88,10 @@ from backend.control.contexts import (
 )
 from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
+from backend.control.keeper import holds_in, keeper_name
+from backend.control.keeper_answers import keeper_of
+from backend.control.keeper_decisions import KeeperRules
+from backend.control.keeping import Keeping, NotKept
 from backend.control.ledger import LedgerError, LedgerReader, OwnerLives, new_op_id
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.run import run_operation
@@ -110,6 +117,7 @@ from backend.control.requests import (
     ChangeDrainRequest,
     CheckModels,
     ForkJournalRequest,
+    HoldSubject,
     LogRequest,
     MakePlan,
     PlanReload,
@@ -117,6 +125,7 @@ from backend.control.requests import (
     ReopenDrift,
     Request,
     ResumeOperation,
+    ResumeSubject,
     RollBackOperation,
     SettleOperation,
     StartAdopt,
@@ -179,6 +188,7 @@ __all__ = [
     "GuardOnPaper",
     "HeldBack",
     "Hold",
+    "HoldSubject",
     "HostFacts",
     "HostId",
     "HostState",
@@ -186,6 +196,9 @@ __all__ = [
     "Illness",
     "JournalLine",
     "JournalRecord",
+    "KeeperLease",
+    "KeeperRules",
+    "Keeping",
     "LedgerError",
     "LoadGeneration",
     "LoadRecord",
@@ -197,9 +210,11 @@ __all__ = [
     "ModelOnPaper",
     "ModelView",
     "NodeId",
+    "NotKept",
     "OpId",
     "OperationStep",
     "OperationView",
+    "OperatorHold",
     "OwnerLives",
     "P4Bound",
     "PaperRefused",
@@ -225,6 +240,7 @@ __all__ = [
     "Request",
     "Reservation",
     "ResumeOperation",
+    "ResumeSubject",
     "RollBackOperation",
     "SettleOperation",
     "Shard",
@@ -246,7 +262,10 @@ __all__ = [
     "catalog_on_paper",
     "classify",
     "guards_on_paper",
+    "holds_in",
     "home_folder",
+    "keeper_name",
+    "keeper_of",
     "load_context",
     "load_contexts",
     "node_id",
@@ -271,10 +290,6 @@ STALE_SECONDS = 2.0
 _BEAT_SECONDS = 0.25
 _FILES_SECONDS = 0.5
 _STOP_SECONDS = 5.0
-
-
-class SubmitRefused(Exception):
-    """A request was not taken; the message says why and what to do."""
 
 
 class _Stopped(Exception):

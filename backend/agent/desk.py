@@ -21,6 +21,8 @@ from backend.contract.commands import (
     AnyCommand,
     ChangeDrain,
     Check,
+    ClaimKeeper,
+    EndOperatorHold,
     ExportJournal,
     ForkJournal,
     Hello,
@@ -33,6 +35,8 @@ from backend.contract.commands import (
     ReadLog,
     Release,
     Reserve,
+    ResignKeeper,
+    SetOperatorHold,
     StartDrain,
     Subscribe,
     TestReplica,
@@ -53,7 +57,18 @@ if TYPE_CHECKING:
     from backend.agent.daemon import AgentDaemon
 
 HELLO_SECONDS = 5.0
-DURABLE = (Reserve, Release, Load, Unload, StartDrain, ChangeDrain)
+DURABLE = (
+    Reserve,
+    Release,
+    Load,
+    Unload,
+    StartDrain,
+    ChangeDrain,
+    SetOperatorHold,
+    EndOperatorHold,
+    ClaimKeeper,
+    ResignKeeper,
+)
 
 
 class Desk:

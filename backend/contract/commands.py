@@ -10,6 +10,9 @@ from backend.contract.numbers import check_port, check_u64
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
 
+LONGEST_HOLD_SECONDS = 366 * 86_400
+LONGEST_LEASE_SECONDS = 3600
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     """The base of every command. ``op_id`` is made before the first send and kept for every retry."""
@@ -187,6 +190,64 @@ class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
     extend_seconds: float = 0.0
 
 
+class SetOperatorHold(Command, frozen=True, kw_only=True, tag="operator.hold"):
+    """Hold a replica or a model down or paused, durably; it replaces what held it before. None: until released."""
+
+    subject: str
+    scope: Literal["replica", "model"]
+    kind: Literal["down", "paused", "quarantined"]
+    by: str
+    why: str = ""
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.subject:
+            raise ValueError("subject is empty")
+        if self.seconds is not None and not 0 < self.seconds <= LONGEST_HOLD_SECONDS:
+            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_HOLD_SECONDS}")
+
+
+class EndOperatorHold(Command, frozen=True, kw_only=True, tag="operator.release"):
+    """Release what holds a replica or a model. One that is gone already succeeds as absent."""
+
+    subject: str
+    scope: Literal["replica", "model"]
+    by: str
+
+
+class ClaimKeeper(Command, frozen=True, kw_only=True, tag="keeper.claim"):
+    """Claim the keeper's lease for ``seconds``, or renew it: the same console and epoch again.
+
+    ``keeper_epoch`` is a fence: it must exceed the stored one. Refused while the lease of another keeper lasts.
+    """
+
+    keeper_epoch: int
+    who: str
+    console: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("keeper_epoch", self.keeper_epoch, least=1)
+        if not self.console:
+            raise ValueError("console is empty")
+        if not 0 < self.seconds <= LONGEST_LEASE_SECONDS:
+            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_LEASE_SECONDS}")
+
+
+class ResignKeeper(Command, frozen=True, kw_only=True, tag="keeper.resign"):
+    """Give the keeper's lease back, so that another takes over at once. One that has ended succeeds as absent."""
+
+    keeper_epoch: int
+    console: str
+    by: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("keeper_epoch", self.keeper_epoch, least=1)
+
+
 class OperationStatus(Command, frozen=True, kw_only=True, tag="op.status"):
     """Ask what became of a command whose answer was not heard."""
 
@@ -269,4 +330,8 @@ AnyCommand = (
     | JournalStats
     | ExportJournal
     | ForkJournal
+    | SetOperatorHold
+    | EndOperatorHold
+    | ClaimKeeper
+    | ResignKeeper
 )

@@ -198,6 +198,43 @@ class Failing(msgspec.Struct, frozen=True, kw_only=True):
     is_quarantined: bool = False
 
 
+class OperatorHold(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person decided about a replica or a model, obeyed by the keeper until it ends or is released.
+
+    ``scope`` is ``replica`` or ``model``; ``kind`` is ``down`` (nothing of it is loaded), ``paused`` (nothing is done
+    about it) or ``quarantined`` (a keeper used up its load budget). ``left_ms`` is what remained at ``at_unix_ms``;
+    None holds until somebody releases it.
+    """
+
+    subject: str
+    scope: str
+    kind: str
+    by: str
+    why: str
+    at_unix_ms: UnixMs
+    left_ms: int | None = None
+
+    @property
+    def until_unix_ms(self) -> UnixMs | None:
+        """When it ends by itself, for display."""
+        return None if self.left_ms is None else UnixMs(self.at_unix_ms + self.left_ms)
+
+
+class KeeperLease(msgspec.Struct, frozen=True, kw_only=True):
+    """Who keeps the fleet as this agent knows it; one that has ended stays, so that its epoch is never given again.
+
+    ``console`` names the keeper's process, ``seconds`` is what each claim and renewal gives. Renewals are not written.
+    ``ended`` is empty while it holds, else ``over`` or ``resigned``.
+    """
+
+    keeper_epoch: int
+    who: str
+    console: str
+    seconds: float
+    at_unix_ms: UnixMs
+    ended: str = ""
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one journal record makes true: after-images to set and keys to remove.
 
@@ -220,6 +257,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop_failing: tuple[NodeId, ...] = ()
     highest_generation: int = 0
     restates: bool = False
+    operator_hold: OperatorHold | None = None
+    drop_operator_holds: tuple[str, ...] = ()
+    keeper: KeeperLease | None = None
 
 
 class Entities(msgspec.Struct, frozen=True):
@@ -233,6 +273,8 @@ class Entities(msgspec.Struct, frozen=True):
     holds: dict[str, Hold] = {}
     highest_generation: int = 0
     failing: dict[NodeId, Failing] = {}
+    operator_holds: dict[str, OperatorHold] = {}
+    keeper: KeeperLease | None = None
 
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -259,6 +301,11 @@ _DECISIONS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop
 def hold_key(hold: Hold) -> str:
     """The key of a hold among the entities: slot, generation and kind."""
     return f"{hold.node_id}@{hold.load_generation}/{hold.kind}"
+
+
+def operator_hold_key(scope: str, subject: str) -> str:
+    """The key of an operator hold among the entities: a replica and a model may have one name."""
+    return f"{scope}:{subject}"
 
 
 def fold(entities: Entities, record: JournalRecord) -> Entities:
@@ -305,6 +352,13 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
         if change.failing is not None:
             failing[change.failing.node_id] = change.failing
         new["failing"] = failing
+    if change.operator_hold is not None or change.drop_operator_holds:
+        kept = {k: v for k, v in entities.operator_holds.items() if k not in change.drop_operator_holds}
+        if change.operator_hold is not None:
+            kept[operator_hold_key(change.operator_hold.scope, change.operator_hold.subject)] = change.operator_hold
+        new["operator_holds"] = kept
+    if change.keeper is not None:
+        new["keeper"] = change.keeper
     if change.highest_generation:
         highest = max(entities.highest_generation, change.highest_generation)
         new["highest_generation"] = max(new.get("highest_generation", 0), highest)

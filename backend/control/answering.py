@@ -25,6 +25,13 @@ from backend.control.drift_answers import acknowledge_drift, header_read, model_
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts, target_of
 from backend.control.journal_questions import journal_question
+from backend.control.keeper_answers import (
+    claim_keeping,
+    hold_subject,
+    resign_keeping,
+    resume_subject,
+    shard_to_stop,
+)
 from backend.control.ledger import LedgerError, Operation, create
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.operations.load import targets_of
@@ -37,14 +44,18 @@ from backend.control.requests import (
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    ClaimKeeping,
     ForkJournalRequest,
+    HoldSubject,
     LogRequest,
     MakePlan,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
     Request,
+    ResignKeeping,
     ResumeOperation,
+    ResumeSubject,
     RollBackOperation,
     SettleOperation,
     StartAdopt,
@@ -52,6 +63,7 @@ from backend.control.requests import (
     StartLoad,
     StartReload,
     StartUnload,
+    StopShard,
     TakeSnapshot,
     TestRequest,
 )
@@ -118,6 +130,16 @@ class Answering:
                     words = await reopen_drift(self._context, self._reach.state, request)
                 case CheckModels():
                     words = await self._check_models(op_id)
+                case HoldSubject():
+                    words = await hold_subject(self._ask_one, self._reach.state, self._who, op_id, request)
+                case ResumeSubject():
+                    words = await resume_subject(self._ask_one, self._reach.state, self._who, op_id, request)
+                case ClaimKeeping():
+                    return await claim_keeping(self._ask_one, self._reach.state, op_id, request)
+                case ResignKeeping():
+                    words = await resign_keeping(self._ask_one, self._reach.state, self._who, op_id, request)
+                case StopShard():
+                    words = await self._stop_shard(op_id, request)
                 case ChangeDrainRequest():
                     words = await self._change_drain(op_id, request)
                 case TestRequest():
@@ -302,6 +324,11 @@ class Answering:
         options = stop_options(request, chosen)
         return await self._start(op_id, "adopt", subject, generation, targets_to_stop(chosen), options)
 
+    async def _stop_shard(self, op_id: OpId, request: StopShard) -> str:
+        target = shard_to_stop(self._reach.state, request)
+        options = {"why": request.why, "reservations": []}
+        return await self._start(op_id, "unload", request.node_id, request.generation, (target,), options)
+
     async def _start(
         self,
         op_id: OpId,
@@ -413,6 +440,14 @@ class Answering:
             known = ", ".join(replicas) or "none"
             raise CannotAnswer(REFUSED, f"there is no replica {replica!r}; known: {known}")
         return replicas[replica]
+
+    async def _ask_one(self, host: HostId, command: Command) -> str:
+        """Why a host did not do it, or an empty text."""
+        try:
+            await self._ask(host, command, QUICK_SECONDS)
+        except CannotAnswer as error:
+            return str(error)
+        return ""
 
     async def _ask(self, host: HostId, command: Command, seconds: float) -> Result:
         """The result when it succeeded; else CannotAnswer with the code that fits."""

@@ -9,3 +9,7 @@ class CannotAnswer(Exception):
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
         self.code = code
+
+
+class SubmitRefused(Exception):
+    """A request was not taken; the message says why and what to do."""

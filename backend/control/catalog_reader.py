@@ -67,6 +67,7 @@ class CatalogReader:
                 mode=entry.scaling.mode,
                 idle_seconds=entry.scaling.idle_seconds,
                 desired=entry.scaling.desired,
+                scaling_profile=entry.scaling.profile,
             )
             for name, entry in self._good.models.items()
         }

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from backend.contract.entities import ProcessIdentity
 from backend.contract.plans import Plan
-from backend.contract.words import LoadGeneration, OpId, ReplicaId
+from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId
 from backend.control.adoption_document import AdoptionDocument
 
 
@@ -196,6 +197,56 @@ class StartAdopt(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class HoldSubject(Request, kw_only=True, frozen=True):
+    """Hold a replica or a model down or paused at the agents; None: until somebody resumes it.
+
+    Without ``scope`` the name says which of the two it is.
+    """
+
+    subject: str
+    kind: Literal["down", "paused", "quarantined"]
+    scope: Literal["", "replica", "model"] = ""
+    seconds: float | None = None
+    why: str = ""
+    is_write: ClassVar[bool] = True
+
+
+class ResumeSubject(Request, kw_only=True, frozen=True):
+    """Release whatever holds a replica or a model, a quarantine too."""
+
+    subject: str
+    is_write: ClassVar[bool] = True
+
+
+class ClaimKeeping(Request, kw_only=True, frozen=True):
+    """Claim the keeper's lease at every live agent, or renew it; the value has ``held`` and ``refused`` by host."""
+
+    keeper_epoch: int
+    console: str
+    who: str
+    seconds: float
+    is_write: ClassVar[bool] = True
+
+
+class ResignKeeping(Request, kw_only=True, frozen=True):
+    """Give the keeper's lease back at every live agent."""
+
+    keeper_epoch: int
+    console: str
+    is_write: ClassVar[bool] = True
+
+
+class StopShard(Request, kw_only=True, frozen=True):
+    """Stop one shard that nobody wants: this generation and this process, or nothing."""
+
+    host: HostId
+    node_id: NodeId
+    generation: LoadGeneration
+    identity: ProcessIdentity | None
+    why: str
+    is_write: ClassVar[bool] = True
+
+
 AnyRequest = (
     MakePlan
     | TakeSnapshot
@@ -217,4 +268,9 @@ AnyRequest = (
     | AskJournal
     | ForkJournalRequest
     | StartAdopt
+    | HoldSubject
+    | ResumeSubject
+    | ClaimKeeping
+    | ResignKeeping
+    | StopShard
 )

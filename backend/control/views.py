@@ -145,7 +145,8 @@ class ModelView(msgspec.Struct, frozen=True):
     """One model of the catalog: canonical name, aliases, engine, and its profiles by name.
 
     ``words`` says why it cannot be used, or nothing. ``fingerprints`` are those of the profiles; ``mode`` is ``manual``
-    or ``on_demand``, with ``idle_seconds`` until an unused replica may go, down to ``desired`` ones.
+    or ``on_demand``, with ``idle_seconds`` until an unused replica may go, down to ``desired`` ones, which are loaded
+    in the shape of ``scaling_profile`` (empty: its only one).
     """
 
     name: str
@@ -158,6 +159,7 @@ class ModelView(msgspec.Struct, frozen=True):
     mode: str = "manual"
     idle_seconds: int = 0
     desired: int = 0
+    scaling_profile: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,11 +57,14 @@ def chosen_context(settings: Settings) -> Context:
 
 
 @contextlib.contextmanager
-def opened(settings: Settings) -> Iterator[Backend]:
-    """The backend of the chosen context, once every host has reported or is known to be silent."""
+def opened(settings: Settings, who: str | None = None) -> Iterator[Backend]:
+    """The backend of the chosen context, once every host has reported or is known to be silent.
+
+    ``who`` asks there; a person is known by their name anyway.
+    """
     from backend.api import Backend
 
-    backend = Backend(chosen_context(settings))
+    backend = Backend(chosen_context(settings), who=who)
     backend.start()
     try:
         backend.wait_settled(SETTLE_SECONDS)

@@ -107,6 +107,21 @@ def host_facts(view: HostView) -> dict[str, Any]:
         ]
         if facts
         else None,
+        "operator_holds": [
+            {
+                "subject": held.subject,
+                "scope": held.scope,
+                "kind": held.kind,
+                "by": held.by,
+                "why": held.why,
+                "at_unix_ms": held.at_unix_ms,
+                "until_unix_ms": held.until_unix_ms,
+            }
+            for _, held in sorted(view.entities.operator_holds.items())
+        ]
+        if facts
+        else None,
+        "keeper": view.entities.keeper,
         "foreign": facts.foreign if facts else None,
         "memory_total": facts.memory_total if facts else None,
         "memory_free": facts.memory_free if facts else None,

@@ -1,4 +1,7 @@
-"""``ringtop up`` and ``ringtop down``: a whole fleet on this machine, with a tiny model that really answers."""
+"""``ringtop up`` and ``ringtop down``: a whole fleet on this machine, with a tiny model that really answers.
+
+``ringtop down NAME`` is another thing: it holds a replica or model of the context down.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.exits import DONE
+from console.commands.exits import DONE, refused
+from console.commands.holds import hold_options, seconds_of, take_down
 from console.commands.output import print_json, say
 from console.commands.settings import Settings, fleet_command
 
@@ -39,10 +43,26 @@ def up(settings: Settings, *, once: bool) -> int:
             say("The local fleet goes on; stop it with: ringtop down")
 
 
-@click.command(short_help="Stop the fleet on this machine.")
+@click.command(short_help="Stop the fleet on this machine, or hold a replica or model down.")
+@click.argument("name", required=False)
+@hold_options
+@click.option("--yes", is_flag=True, help="With NAME: do not ask; needed where there is no terminal to ask at.")
 @fleet_command
-def down(settings: Settings) -> int:
-    """Stop what `ringtop up` left running: unload its replicas, then end both agents and their caretaker."""
+def down(settings: Settings, name: str | None, lasts: float | None, until: float | None, why: str, *, yes: bool) -> int:
+    """Stop what `ringtop up` left running: unload its replicas, then end both agents and their caretaker.
+
+    With NAME, a replica or a model of the context: unload it and hold it down, so that no keeper loads it until the
+    time is over or `ringtop resume NAME`. What it serves is cut; its name is typed to confirm.
+    """
+    seconds = seconds_of(lasts, until)
+    if name is not None:
+        return take_down(settings, name, seconds, why, yes=yes)
+    if seconds is not None or why or yes:
+        raise refused("--for, --until, --why and --yes belong to a replica or model; name one, or leave them out")
+    return _stop_local(settings)
+
+
+def _stop_local(settings: Settings) -> int:
     from console.commands.local_fleet import stop_everything
 
     fleet = _fleet(settings)

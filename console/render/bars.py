@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState
+from backend.api import FleetState, keeper_of
 from console.actions import ACTIONS, Selection, key_name, refusal
 from console.render.cells import Line, Look, cell, line, line_text
 from console.render.drift import open_drifts
@@ -10,6 +10,7 @@ from console.render.values import clock, plural
 from console.safe_text import cut, width_of
 
 _ALWAYS = ("help", "quit")
+_KEPT_BY, _LEAST_NAME = "   kept by ", 6
 STALLED_SECONDS = 2.0
 """A backend whose loop was silent for longer than this is said to be stalled."""
 
@@ -38,6 +39,10 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
         cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
     ]
     room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
+    if (keeper := keeper_of(state)) and room > len(_KEPT_BY) + _LEAST_NAME:
+        kept = f"{_KEPT_BY}{cut(keeper.who, room - len(_KEPT_BY) - 1)}"
+        pieces.append(cell(kept, "header"))
+        room -= width_of(kept)
     return (*pieces, cell(" " * max(1, room), "header"), *tail)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend.api import FleetState, Hold, HostFacts, HostView, Illness
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
-from console.render.values import age_note, ago, duration, number, plural, size
+from console.render.values import age_note, ago, clock, duration, number, plural, size
 from console.render.words import state_cell
 
 COLUMNS = (
@@ -108,10 +108,25 @@ def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
         line(cell("hold ", "state.warn"), f"{_held(hold)} of {hold.node_id}, until {hold.until or 'proven free'}")
         for hold in view.entities.holds.values()
     ]
+    lines += _keeping_lines(view, look)
     lines += [
         line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present
     ]
     return [each for each in lines if any(piece.text for piece in each)]
+
+
+def _keeping_lines(view: HostView, look: Look) -> list[Line]:
+    """Who keeps the fleet as this host knows it, and what people decided that the keeper obeys."""
+    lines = []
+    if lease := view.entities.keeper:
+        how = f"lease {lease.ended}" if lease.ended else f"since {clock(lease.at_unix_ms, look)}"
+        lines.append(line(f"kept by {lease.who}, keeper_epoch {lease.keeper_epoch}, {how}"))
+    for _, held in sorted(view.entities.operator_holds.items()):
+        until = "until it is resumed" if held.until_unix_ms is None else f"until {clock(held.until_unix_ms, look)}"
+        why = f": {held.why}" if held.why else ""
+        words = f"  {held.scope} {held.subject} by {held.by} {until}{why}"
+        lines.append(line(cell(held.kind, "state.warn"), words))
+    return lines
 
 
 def _held(hold: Hold) -> str:

@@ -81,6 +81,10 @@ def test_completion_imports_nothing_of_weight(words: str, wanted: str, tmp_path:
         ("ledger",),
         ("ledger", "rebuild"),
         ("down",),
+        ("down", "tiny-1", "--yes", "--for", "1h"),
+        ("pause", "tiny"),
+        ("resume", "tiny"),
+        ("keep", "--once"),
         ("doctor",),
     ],
 )

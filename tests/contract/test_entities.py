@@ -13,9 +13,12 @@ from backend.contract.entities import (
     Change,
     Entities,
     JournalRecord,
+    KeeperLease,
+    OperatorHold,
     check_generations,
     fold,
     hold_key,
+    operator_hold_key,
 )
 from backend.contract.words import NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
 from tests.contract.factories import GENERATION, drain, hold, load_record, operation, reservation, shard
@@ -24,6 +27,10 @@ NODES = ["tiny-1/0", "tiny-1/1", "big-2/0"]
 OPS = ["op-0", "op-1", "op-2"]
 REPLICAS = ["tiny-1", "big-2"]
 HOLDS = [hold(node, kind) for node in NODES for kind in ("ports", "device")]
+OPERATOR_HOLDS = [
+    OperatorHold(subject=name, scope=scope, kind="down", by="alice", why="", at_unix_ms=UnixMs(1))
+    for name, scope in (("tiny-1", "replica"), ("tiny", "model"), ("tiny-1", "model"))
+]
 GENERATIONS = st.integers(1, 2**64 - 1)
 
 
@@ -33,6 +40,10 @@ def optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 def some(values: list[str]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(st.sampled_from(values), max_size=2, unique=True).map(tuple)
+
+
+def lease(epoch: int) -> KeeperLease:
+    return KeeperLease(keeper_epoch=epoch, who="alice", console="k", seconds=30.0, at_unix_ms=UnixMs(1))
 
 
 CHANGES = st.builds(
@@ -49,6 +60,9 @@ CHANGES = st.builds(
     drop_operations=some(OPS),
     drop_drains=some(REPLICAS),
     drop_holds=some([hold_key(h) for h in HOLDS]),
+    operator_hold=optional(st.sampled_from(OPERATOR_HOLDS)),
+    drop_operator_holds=some([operator_hold_key(h.scope, h.subject) for h in OPERATOR_HOLDS]),
+    keeper=optional(st.builds(lease, st.integers(1, 9))),
 )
 RECORDS = st.builds(
     JournalRecord, kind=st.just("test"), words=st.just("x"), at_unix_ms=st.just(UnixMs(1)), change=optional(CHANGES)
@@ -111,6 +125,12 @@ def test_a_fold_sets_what_it_names_drops_what_it_drops_and_leaves_the_rest(
     if change.hold is not None:
         expected_holds[hold_key(change.hold)] = change.hold
     assert after.holds == expected_holds
+    gone = change.drop_operator_holds
+    expected_operator = {k: v for k, v in before.operator_holds.items() if k not in gone}
+    if (decided := change.operator_hold) is not None:
+        expected_operator[operator_hold_key(decided.scope, decided.subject)] = decided
+    assert after.operator_holds == expected_operator
+    assert after.keeper == (change.keeper or before.keeper)
 
 
 @given(HISTORIES, RECORDS)

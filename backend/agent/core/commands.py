@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from backend.agent.core import drains
+from backend.agent.core import drains, keeping
 from backend.agent.core.capacity import (
     committed_memory,
     holders_of,
@@ -18,7 +18,18 @@ from backend.agent.core.health import clear_failures, why_quarantined
 from backend.agent.core.state import Capacity, CommandArrived, Send, Spawn
 from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
-from backend.contract.commands import ChangeDrain, Load, Release, Reserve, StartDrain, Unload
+from backend.contract.commands import (
+    ChangeDrain,
+    ClaimKeeper,
+    EndOperatorHold,
+    Load,
+    Release,
+    Reserve,
+    ResignKeeper,
+    SetOperatorHold,
+    StartDrain,
+    Unload,
+)
 from backend.contract.entities import Entities, LoadRecord, OpenOperation, Reservation, Result, Shard
 from backend.contract.envelopes import command_type
 from backend.contract.events import Accepted, Answered, Refused
@@ -47,6 +58,10 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
         words = f"E_JOURNAL: the journal of {turn.state.host} cannot be written: {turn.state.journal_failed}"
         turn.at_once(Send(event.conn, Refused(op_id=command.op_id, code="E_JOURNAL", words=words)))
         return
+    if isinstance(command, ClaimKeeper) and keeping.renew(turn, command):
+        renewed = Result(status="succeeded", resource_state="present")
+        turn.once_known(Send(event.conn, Answered(op_id=command.op_id, command=command_type(command), result=renewed)))
+        return
     turn.set(asked={**turn.state.asked, command.op_id: (event.conn,)})
     if isinstance(command, Reserve):
         _reserve(turn, event, command)
@@ -62,6 +77,16 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
     elif isinstance(command, ChangeDrain):
         refusal = drains.change(turn, command)
         _end(turn, event, command.replica, command.by, refusal)
+    elif isinstance(command, SetOperatorHold):
+        keeping.hold(turn, command)
+        _end(turn, event, command.subject, command.by, "")
+    elif isinstance(command, EndOperatorHold):
+        keeping.release(turn, command)
+        _end(turn, event, command.subject, command.by, "", value="absent")
+    elif isinstance(command, ClaimKeeper):
+        _end(turn, event, command.console, command.who, keeping.claim(turn, command))
+    elif isinstance(command, ResignKeeper):
+        _end(turn, event, command.console, command.by, keeping.resign(turn, command), value="absent")
     else:
         raise TypeError(f"{type(command).__name__} is no durable command")
 

@@ -248,7 +248,8 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the core knows. ``entities`` is durable by way of the journal; the rest dies with the agent.
 
     ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
-    ``zeros`` the empty readings in a row of a draining replica; the two deadline tables are monotonic seconds;
+    ``zeros`` the empty readings in a row of a draining replica; the deadlines are monotonic seconds, those of operator
+    holds by their keys, that of the keeper's lease None where none holds;
     ``ignored`` counts what a drive saw that no shard in its state can do; ``illnesses`` are those that the journal
     was told of.
     """
@@ -263,6 +264,8 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     zeros: dict[ReplicaId, int] = {}
     drain_deadlines: dict[ReplicaId, float] = {}
     reservation_deadlines: dict[OpId, float] = {}
+    hold_deadlines: dict[str, float] = {}
+    lease_deadline: float | None = None
     journal_failed: str = ""
     ignored: int = 0
     illnesses: tuple[Illness, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core import commands, drains, health, processes
+from backend.agent.core import commands, drains, health, keeping, processes
 from backend.agent.core.state import (
     Adopted,
     CommandArrived,
@@ -45,6 +45,7 @@ def initial(host: HostId, agent_epoch: str, entities: Entities, now: Now) -> Cor
     }
     turn = Turn(CoreState(host=host, agent_epoch=agent_epoch, entities=entities, reservation_deadlines=deadlines), now)
     drains.restored_deadlines(turn)
+    keeping.restored_deadlines(turn)
     return turn.state
 
 
@@ -126,6 +127,7 @@ def _resumed(turn: Turn, event: JournalResumed) -> None:
     fresh = initial(turn.state.host, turn.state.agent_epoch, event.entities, turn.now)
     known = turn.state.reservation_deadlines
     drains_known = turn.state.drain_deadlines
+    holds_known = turn.state.hold_deadlines
     turn.set(
         entities=event.entities,
         awaiting={},
@@ -134,6 +136,8 @@ def _resumed(turn: Turn, event: JournalResumed) -> None:
         illnesses=(),
         reservation_deadlines={op: known.get(op, at) for op, at in fresh.reservation_deadlines.items()},
         drain_deadlines={replica: drains_known.get(replica, at) for replica, at in fresh.drain_deadlines.items()},
+        hold_deadlines={key: holds_known.get(key, at) for key, at in fresh.hold_deadlines.items()},
+        lease_deadline=fresh.lease_deadline,
     )
 
 
@@ -149,6 +153,7 @@ def _tick(turn: Turn) -> None:
             words = f"reservation of {reservation.replica} by {reservation.by} expired unused"
             turn.record("released", words, level="warn", replica=reservation.replica, drop_reservations=(op_id,))
     drains.on_tick(turn)
+    keeping.on_tick(turn)
     old = tuple(
         operation.op_id
         for operation in turn.state.entities.operations.values()

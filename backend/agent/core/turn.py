@@ -13,8 +13,10 @@ from backend.contract.entities import (
     Failing,
     Hold,
     JournalRecord,
+    KeeperLease,
     LoadRecord,
     OpenOperation,
+    OperatorHold,
     Reservation,
     Result,
     Shard,
@@ -64,6 +66,9 @@ class Turn:
         drop_holds: tuple[str, ...] = (),
         failing: Failing | None = None,
         drop_failing: tuple[NodeId, ...] = (),
+        operator_hold: OperatorHold | None = None,
+        drop_operator_holds: tuple[str, ...] = (),
+        keeper: KeeperLease | None = None,
         replica: str = "",
         node_id: str = "",
     ) -> None:
@@ -83,6 +88,9 @@ class Turn:
             drop_holds=drop_holds,
             failing=failing,
             drop_failing=drop_failing,
+            operator_hold=operator_hold,
+            drop_operator_holds=drop_operator_holds,
+            keeper=keeper,
         )
         record = JournalRecord(
             kind=kind,

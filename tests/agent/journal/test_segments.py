@@ -24,8 +24,10 @@ from backend.contract.entities import (
     Failing,
     Hold,
     JournalRecord,
+    KeeperLease,
     LoadRecord,
     OpenOperation,
+    OperatorHold,
     Reservation,
     fold,
     moves_revision,
@@ -93,6 +95,12 @@ def everything(count: int = 1) -> Entities:
             ),
             Change(hold=Hold(node_id=node, load_generation=generation, kind="ports")),  # type: ignore[arg-type]
             Change(failing=Failing(node_id=node, failed_unix_ms=(UnixMs(1),), words="w")),
+            Change(
+                operator_hold=OperatorHold(
+                    subject=f"tiny-{n}", scope="replica", kind="down", by="alice", why="w", at_unix_ms=UnixMs(1)
+                ),
+                keeper=KeeperLease(keeper_epoch=n + 1, who="alice", console="k", seconds=30.0, at_unix_ms=UnixMs(1)),
+            ),
         ]
         for change in changes:
             entities = fold(entities, msgspec.structs.replace(record(n), change=change))

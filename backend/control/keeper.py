@@ -1,0 +1,387 @@
+"""What a keeper does, worked out from the fleet: desired counts, idle timeouts, load budgets, strays. Pure.
+
+A person's hold is obeyed before anything else; in a minority, and about what cannot be known now, nothing is decided.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend.contract.entities import OperatorHold, operator_hold_key
+from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
+from backend.contract.words import HostId, ReplicaId
+from backend.control.derive import OPEN_STATES, find_model
+from backend.control.keeper_decisions import (
+    AnyDecision,
+    DismissReplica,
+    DrainIdle,
+    KeeperRules,
+    LoadModel,
+    Memory,
+    Quarantine,
+    ResumeOwn,
+    StopStray,
+    Use,
+)
+from backend.control.views import FleetState, HostView, ModelView, ReplicaView
+
+ON_DEMAND = "on_demand"
+_BY_KEEPER = "keeper "
+_ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
+_SERVING = ("ready", "draining")
+
+
+def keeper_name(who: str) -> str:
+    """The name under which a keeper's operations and holds stand: whose keeper it is, and that it is one."""
+    return f"{_BY_KEEPER}{who}"
+
+
+def has_majority(state: FleetState, lease_ends: dict[HostId, float], now: float) -> bool:
+    """Whether leases that still last make a majority of all known agents."""
+    held = sum(1 for host, ends in lease_ends.items() if host in state.hosts and ends > now)
+    return 2 * held > len(state.hosts)
+
+
+def decide(
+    state: FleetState, lease_ends: dict[HostId, float], memory: Memory, now: float, rules: KeeperRules
+) -> tuple[Memory, tuple[AnyDecision, ...]]:
+    """What to do now, and what to remember. ``now`` and ``lease_ends`` are monotonic seconds of this process.
+
+    In a minority nothing is decided, and what was seen of uses and strays is forgotten: whoever keeps again begins
+    every idle timeout anew.
+    """
+    if not has_majority(state, lease_ends, now):
+        return msgspec.structs.replace(memory, uses={}, strays={}, began=None), ()
+    seen = _Seen(state, now, rules)
+    memory = msgspec.structs.replace(
+        memory,
+        uses=_uses(seen, memory),
+        strays=_strays(seen, memory),
+        attempts=_recent(seen, memory),
+        began=now if memory.began is None else memory.began,
+        quarantined=frozenset(ReplicaId(held.subject) for held in seen.holds.values() if held.kind == "quarantined"),
+    )
+    memory, decisions = _resumed(seen, memory)
+    for model in seen.models():
+        made = _about_model(seen, memory, model)
+        if made is None:
+            continue
+        decisions.append(made)
+        waits = {**memory.not_before, model.name: now + rules.settle_seconds}
+        memory = msgspec.structs.replace(memory, not_before=waits)
+        if isinstance(made, LoadModel):
+            tried = (*memory.attempts.get(made.replica, ()), now)
+            memory = msgspec.structs.replace(memory, attempts={**memory.attempts, made.replica: tried})
+    return memory, (*decisions, *_stray_stops(seen, memory))
+
+
+def after_refusal(memory: Memory, decision: LoadModel, now: float, rules: KeeperRules) -> Memory:
+    """What to remember when the plan of a load was refused: nothing was tried, and it is tried again later."""
+    tried = memory.attempts.get(decision.replica, ())[:-1]
+    return msgspec.structs.replace(
+        memory,
+        attempts={**memory.attempts, decision.replica: tried},
+        not_before={**memory.not_before, decision.model: now + rules.retry_seconds},
+    )
+
+
+def holds_in(state: FleetState) -> dict[str, OperatorHold]:
+    """What people decided, as any host says: the newest for each subject. What a silent host last said still counts."""
+    newest: dict[str, OperatorHold] = {}
+    for view in state.hosts.values():
+        for key, held in view.entities.operator_holds.items():
+            if key not in newest or held.at_unix_ms > newest[key].at_unix_ms:
+                newest[key] = held
+    return newest
+
+
+class _Seen:
+    """One look at the fleet, with what several rules ask of it."""
+
+    def __init__(self, state: FleetState, now: float, rules: KeeperRules) -> None:
+        self.state = state
+        self.now = now
+        self.rules = rules
+        self.holds = holds_in(state)
+        self.all_live = all(view.state is HostState.LIVE for view in state.hosts.values())
+        self.busy = _busy(state)
+
+    def models(self) -> list[ModelView]:
+        """The models that a keeper sees to: on demand, usable, and held by nobody."""
+        return [
+            model
+            for name, model in sorted(self.state.models.items())
+            if model.mode == ON_DEMAND and not model.words and operator_hold_key("model", name) not in self.holds
+        ]
+
+    def of_model(self, model: ModelView) -> list[ReplicaView]:
+        names = (model.name, *model.aliases)
+        return [view for _, view in sorted(self.state.replicas.items()) if view.model in names]
+
+    def is_held(self, replica: ReplicaId) -> bool:
+        return operator_hold_key("replica", replica) in self.holds
+
+    def all_heard(self, view: ReplicaView) -> bool:
+        """A fresh report from every host of the context and of the load record; without a record nobody can say."""
+        hosts = {shard.shard.host for shard in view.shards} | set(view.plan.hosts if view.plan else ())
+        return self.all_live and hosts <= self.state.hosts.keys()
+
+
+def _busy(state: FleetState) -> set[str]:
+    """The replicas that somebody is doing something about: an open operation, a reservation, a command under way."""
+    busy: set[str] = {op.subject for op in state.operations.values() if op.state in OPEN_STATES}
+    for host in state.hosts.values():
+        busy |= {reservation.replica for reservation in host.entities.reservations.values()}
+        busy |= {
+            operation.subject.partition("/")[0]
+            for operation in host.entities.operations.values()
+            if operation.result is None
+        }
+        busy |= {drain.replica for drain in host.entities.drains.values() if not drain.outcome}
+    return {name.partition("/")[0] for name in busy}
+
+
+def _resumed(seen: _Seen, memory: Memory) -> tuple[Memory, list[AnyDecision]]:
+    """The operations of keepers whose process is gone: nobody else would ever end them. A person's own stay theirs."""
+    decisions: list[AnyDecision] = []
+    for operation in seen.state.operations.values():
+        is_ours = operation.state == "ownerless" and operation.by.startswith(_BY_KEEPER)
+        replica = ReplicaId(operation.subject.partition("/")[0])
+        is_held = seen.is_held(replica) or operator_hold_key("model", _model_of(replica)) in seen.holds
+        if not is_ours or is_held or memory.not_before.get(operation.id, 0.0) > seen.now:
+            continue
+        words = f"the process of {operation.id} is gone, and {operation.kind} of {operation.subject} is open"
+        decisions.append(ResumeOwn(operation=operation.id, why=words))
+        waits = {**memory.not_before, operation.id: seen.now + seen.rules.retry_seconds}
+        memory = msgspec.structs.replace(memory, not_before=waits)
+    return memory, decisions
+
+
+# --- desired counts and idle timeouts -----------------------------------------------------------------------------
+
+
+def _about_model(seen: _Seen, memory: Memory, model: ModelView) -> AnyDecision | None:
+    """The one next thing to do for a model, or nothing."""
+    replicas = seen.of_model(model)
+    is_busy = any(view.id in seen.busy for view in replicas) or any(_model_of(name) == model.name for name in seen.busy)
+    if is_busy or memory.not_before.get(model.name, 0.0) > seen.now:
+        return None
+    places = {view.id for view in replicas if _has_place(seen, view)}
+    places |= {
+        ReplicaId(held.subject)
+        for held in seen.holds.values()
+        if held.scope == "replica" and _model_of(held.subject) == model.name
+    }
+    if len(places) < model.desired:
+        if not _may_load(seen, memory):
+            return None
+        return _toward_desired(seen, memory, model, replicas, len(places))
+    return _away_from_idle(seen, memory, model, replicas)
+
+
+def _may_load(seen: _Seen, memory: Memory) -> bool:
+    """Every host has said what it runs, or has had the time of a lease to say it."""
+    watched = seen.now - (seen.now if memory.began is None else memory.began)
+    unheard = any(not view.reported_at for view in seen.state.hosts.values())
+    return not unheard or watched >= seen.rules.unheard_seconds
+
+
+def _has_place(seen: _Seen, view: ReplicaView) -> bool:
+    """Whether a replica counts among the desired ones: it serves, may serve again, or is in the way until it is gone.
+
+    A replica with a lost shard does not: it is replaced elsewhere, and is surplus if it comes back.
+    """
+    if any(shard.state == "lost" for shard in view.shards):
+        return False
+    return view.state not in _ENDED or not _can_dismiss(seen, view)
+
+
+def _can_dismiss(seen: _Seen, view: ReplicaView) -> bool:
+    """What has ended may be dismissed where its own hosts are heard; what still lives only where everybody is."""
+    if all(shard.state in ("stopped", "failed") for shard in view.shards):
+        hosts = {shard.shard.host for shard in view.shards} & seen.state.hosts.keys()
+        return all(seen.state.hosts[host].state is HostState.LIVE for host in hosts)
+    return seen.all_heard(view)
+
+
+def _toward_desired(
+    seen: _Seen, memory: Memory, model: ModelView, replicas: list[ReplicaView], places: int
+) -> AnyDecision:
+    wanted = f"{places} of {model.desired} wanted replicas of {model.name} run"
+    ended = [
+        view
+        for view in replicas
+        if view.state in _ENDED
+        and not seen.is_held(view.id)
+        and _can_dismiss(seen, view)
+        and not any(shard.state == "lost" for shard in view.shards)
+    ]
+    replica = ended[0].id if ended else _next_id(seen, model)
+    tried = memory.attempts.get(replica, ())
+    if len(tried) >= seen.rules.budget:
+        minutes = seen.rules.budget_seconds / 60
+        words = f"{replica} was loaded {len(tried)} times within {minutes:g} min and does not stay"
+        return Quarantine(model=model.name, replica=replica, why=words)
+    if ended:
+        words = f"{wanted}; {replica} is {ended[0].state.value}: {ended[0].words}".rstrip(": ")
+        return DismissReplica(model=model.name, replica=replica, generation=ended[0].load_generation, why=words)
+    target = f"{model.name}:{model.scaling_profile}" if model.scaling_profile else model.name
+    return LoadModel(model=model.name, target=target, replica=replica, why=wanted)
+
+
+def _next_id(seen: _Seen, model: ModelView) -> ReplicaId:
+    """The name that planning gives next: the smallest number that no host knows."""
+    number = 1
+    while f"{model.name}-{number}" in seen.state.replicas:
+        number += 1
+    return ReplicaId(f"{model.name}-{number}")
+
+
+def _away_from_idle(seen: _Seen, memory: Memory, model: ModelView, replicas: list[ReplicaView]) -> AnyDecision | None:
+    """Empty the replica that has been idle for longest, when there are more than are desired."""
+    ready = [view for view in replicas if view.state is ReplicaState.READY]
+    if len(ready) <= model.desired:
+        return None
+    idle = [
+        (memory.uses[view.id].since, view)
+        for view in ready
+        if not seen.is_held(view.id) and view.id in memory.uses and seen.all_heard(view)
+    ]
+    over = [(since, view) for since, view in idle if seen.now - since >= model.idle_seconds]
+    if not over:
+        return None
+    since, view = min(over, key=lambda each: (each[0], each[1].id))
+    words = f"{view.id} was not used for {seen.now - since:.0f} s, its idle timeout is {model.idle_seconds} s"
+    return DrainIdle(
+        model=model.name,
+        replica=view.id,
+        generation=view.load_generation,
+        seconds=seen.rules.drain_seconds,
+        why=words,
+    )
+
+
+def _uses(seen: _Seen, memory: Memory) -> dict[ReplicaId, Use]:
+    """The last use of every ready replica, by its engine's own counters. What cannot be read is not idleness."""
+    uses: dict[ReplicaId, Use] = {}
+    for view in seen.state.replicas.values():
+        if view.state is not ReplicaState.READY:
+            continue
+        total = _total_if_idle(seen.state, view)
+        known = memory.uses.get(view.id)
+        stands_still = (
+            known is not None
+            and known.generation == view.load_generation
+            and total is not None
+            and known.total == total
+        )
+        uses[view.id] = known if known and stands_still else Use(view.load_generation, seen.now, total)
+    return uses
+
+
+def _total_if_idle(state: FleetState, view: ReplicaView) -> int | None:
+    """The total of tokens of a leader with nothing in flight; None when it works or that cannot be known."""
+    leader = next((shard for shard in view.shards if shard.shard.rank == 0), None)
+    if leader is None or leader.measurement is None:
+        return None
+    host = state.hosts.get(leader.shard.host)
+    if host is None or host.state is not HostState.LIVE:
+        return None
+    measured = leader.measurement
+    if measured.in_flight != 0 or measured.queued not in (0, None):
+        return None
+    return measured.tokens_total
+
+
+def _recent(seen: _Seen, memory: Memory) -> dict[ReplicaId, tuple[float, ...]]:
+    """The load attempts that still count: not the old ones, and none from before a quarantine that was cleared."""
+    oldest = seen.now - seen.rules.budget_seconds
+    cleared = {name for name in memory.quarantined if not seen.is_held(name)}
+    recent = {
+        name: tuple(at for at in tried if at > oldest) for name, tried in memory.attempts.items() if name not in cleared
+    }
+    return {name: tried for name, tried in recent.items() if tried}
+
+
+def _model_of(replica: str) -> str:
+    return replica.rpartition("-")[0]
+
+
+# --- strays -------------------------------------------------------------------------------------------------------
+
+
+def _strays(seen: _Seen, memory: Memory) -> dict[str, float]:
+    """Since when each stray or unclaimed shard is one; known only while every host is heard."""
+    return {_stray_key(stop): memory.strays.get(_stray_key(stop), seen.now) for stop in _stray_shards(seen)}
+
+
+def _stray_stops(seen: _Seen, memory: Memory) -> list[AnyDecision]:
+    due = seen.now - seen.rules.grace_seconds
+    return [stop for stop in _stray_shards(seen) if memory.strays.get(_stray_key(stop), seen.now) <= due]
+
+
+def _stray_key(stop: StopStray) -> str:
+    return f"{stop.host} {stop.node_id}@{stop.generation}"
+
+
+def _stray_shards(seen: _Seen) -> list[StopStray]:
+    """Live shards that nobody wants, of replicas that nobody is busy with. What serves is never among them."""
+    stops: list[StopStray] = []
+    for view in seen.state.replicas.values():
+        if view.id in seen.busy or seen.is_held(view.id) or not seen.all_heard(view):
+            continue
+        if _is_model_held(seen, view):
+            continue
+        unclaimed = _is_unclaimed(seen.state, view)
+        serving = _serving_generations(seen.state, view.id)
+        for host in seen.state.hosts.values():
+            stops += _stops_at(host, view, unclaimed=unclaimed, serving=serving)
+    return sorted(stops, key=lambda stop: (stop.host, stop.node_id))
+
+
+def _stops_at(host: HostView, view: ReplicaView, *, unclaimed: bool, serving: set[int]) -> list[StopStray]:
+    stops = []
+    for shard in host.entities.shards.values():
+        if shard.replica != view.id or not _can_be_stopped(shard.state) or shard.load_generation in serving:
+            continue
+        if shard.load_generation != view.load_generation:
+            words = f"generation {shard.load_generation} is a stray, {view.load_generation} stands"
+        elif unclaimed:
+            words = f"{view.model} is in no catalog and in no load record"
+        else:
+            continue
+        stops.append(
+            StopStray(
+                host=host.host,
+                node_id=shard.node_id,
+                generation=shard.load_generation,
+                identity=shard.identity,
+                why=f"{shard.node_id} on {host.host}: {words}",
+            )
+        )
+    return stops
+
+
+def _can_be_stopped(word: str) -> bool:
+    state = shard_state(word)
+    return state is not None and state.is_live and state is not ShardState.STOPPING
+
+
+def _serving_generations(state: FleetState, replica: ReplicaId) -> set[int]:
+    return {
+        int(shard.load_generation)
+        for host in state.hosts.values()
+        for shard in host.entities.shards.values()
+        if shard.replica == replica and shard.rank == 0 and shard.state in _SERVING
+    }
+
+
+def _is_unclaimed(state: FleetState, view: ReplicaView) -> bool:
+    """In neither a load record nor the catalog; a catalog that is missing or unreadable makes nothing unclaimed."""
+    readable = bool(state.models) and not state.catalog_words
+    return readable and view.plan is None and find_model(state.models, view.model) is None
+
+
+def _is_model_held(seen: _Seen, view: ReplicaView) -> bool:
+    model = find_model(seen.state.models, view.model)
+    return operator_hold_key("model", model.name if model else view.model) in seen.holds
