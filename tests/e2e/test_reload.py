@@ -90,6 +90,7 @@ def test_without_room_it_is_drained_first_and_keeps_its_name(make_fleet: Callabl
 
 @pytest.mark.parametrize("line", [3, 10, 17, 23])
 @pytest.mark.parametrize("way", ["beside", "in place"])
+@pytest.mark.thorough
 @pytest.mark.faults("the reload's process is killed at this line of its ledger: another one finishes it, once")
 def test_a_reload_whose_process_was_killed_is_finished_by_another(
     make_fleet: Callable[..., Fleet], way: str, line: int

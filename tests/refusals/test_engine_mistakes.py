@@ -122,7 +122,10 @@ LEADER_THAT_NEVER_BINDS = NEVER_LISTENS
 
 
 class Mistake(NamedTuple):
-    """A spoilt program of a ring, the finding it must end with, and the phase whose bound it may take at most."""
+    """A spoilt program of a ring, the finding it must end with, and the phase whose bound it may take at most.
+
+    An ``id`` with a bar names two: which of two looks comes first is not in our hands, and each is right.
+    """
 
     title: str
     id: str
@@ -156,8 +159,8 @@ MISTAKES = [
     Mistake("a worker that exits with 0", "", ("rank 2", "exit code 0"), WORKER, EXITS_WITH_0),
     Mistake(
         "a worker that serves another client",
-        "phase.overrun",
-        ("rank 2", "another client"),
+        "phase.overrun|worker.silent",
+        ("rank 2", "another"),
         WORKER,
         BUSY_WITH_ANOTHER_CLIENT,
     ),
@@ -230,7 +233,8 @@ def test_mistake(row: Mistake, make_fleet: Callable[..., Fleet]) -> None:
     assert done.returncode == 5, f"exit {done.returncode}\n{said}"
     error = json.loads(done.stdout)["error"]
     words = str(error["words"])
-    for word in (row.id, *row.words):
+    assert any(each in words for each in row.id.split("|")), f"{row.id!r} is not in:\n{words}"
+    for word in row.words:
         assert word in words, f"{word!r} is not in:\n{words}"
     assert "every rank is proven absent" in words
     assert took < limit(fleet, row) + 15, f"{took:.1f} s"
