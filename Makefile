@@ -14,7 +14,7 @@ ARGS ?=
 
 help:
 	@echo "make up     load the tiny model on two agents of this machine and open the console (ARGS=--once: no console)"
-	@echo "make test   run every test                    (ARGS='tests/local -k caretaker' narrows)"
+	@echo "make test   run the tests; make faults adds the long tables (ARGS='tests/local -k caretaker' narrows)"
 	@echo "make faults, refusals, adoption, attacks   the rows of one proof, one line each, and how many held"
 	@echo "make lint   ruff, mypy and the import arrows"
 	@echo "make lock   resolve requirements.lock anew"
