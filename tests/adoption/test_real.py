@@ -203,7 +203,8 @@ def test_r06_all_agents_killed_while_loading(fleet: FaultFleet) -> None:
         env=fleet.env(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
     begun = until("an engine", fleet.engine_pids)
@@ -212,7 +213,8 @@ def test_r06_all_agents_killed_while_loading(fleet: FaultFleet) -> None:
     restart(fleet)
     for pid in begun:
         os.kill(pid, signal.SIGCONT)
-    assert loading.wait(90) == 0
+    _, said = loading.communicate(timeout=90)
+    assert loading.returncode == 0, said
     replica = in_state(fleet, "ready")
     assert begun <= {shard["pid"] for shard in replica["shards"]}
     assert len(fleet.engine_pids()) == 3
