@@ -104,6 +104,10 @@ class Stream:
         self._questions = questions
         self._is_left = False
 
+    def __len__(self) -> int:
+        """Events that wait for their reader."""
+        return len(self._events)
+
     async def __aenter__(self) -> Stream:
         return self
 

@@ -48,7 +48,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class HopSide:
-    """Our side of one hop connection. Every store in it is bounded by ``max_outstanding``.
+    """Our side of one hop connection. Its stores hold ``max_outstanding`` events each, and 64 rejections.
 
     ``refusal`` says why an event of the peer cannot be taken, or nothing.
     """
@@ -90,6 +90,11 @@ class HopSide:
     def outstanding(self) -> int:
         """Events without a receipt."""
         return len(self._waiting)
+
+    @property
+    def pinned(self) -> int:
+        """Receipts that are kept for the peer."""
+        return len(self._pinned) + len(self._rejected)
 
     def send(self, event: bytes) -> Data:
         """The next attempt, with these bytes. Raises TooManyOutstanding, and P4CodecError before the Hello's answer."""

@@ -55,7 +55,7 @@ class SlotCount:
     """The count of one p4 agent life. Its methods write to the disk and may be called from any thread.
 
     ``seen_on_host`` is the host's own gauge, when there is one: how many sockets the p4 agent's process holds. The
-    greater of the two decides.
+    greater of the two decides. It is called from any thread too.
     """
 
     def __init__(self, path: Path, life: str, seen_on_host: Callable[[], int | None] = lambda: None) -> None:
@@ -67,6 +67,7 @@ class SlotCount:
         self._path = path
         self._seen_on_host = seen_on_host
         self._guard = threading.Lock()
+        self._is_closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -86,8 +87,11 @@ class SlotCount:
             raise
 
     def close(self) -> None:
-        """Let another process keep the count."""
-        os.close(self._lock)
+        """Let another process keep the count. What ends after this is not written, and so stays counted as open."""
+        with self._guard:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._lock)
 
     @property
     def spent(self) -> int:
@@ -177,6 +181,8 @@ class SlotCount:
         )
 
     def _keep(self, count: _Count) -> None:
+        if self._is_closed:
+            raise SlotsUnreadable(f"the slot count {self._path} is kept by this process no more")
         before, self._count = self._count, count
         try:
             self._write()
