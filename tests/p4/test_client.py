@@ -266,6 +266,19 @@ async def test_a_cancelled_caller_has_said_finish(ring: SimulatedRing, tmp_path:
     assert said["slots"]["leaked"] == 0
 
 
+async def test_a_connection_that_is_just_coming_up_is_left_with_finish_too(ring: SimulatedRing, tmp_path: Path) -> None:
+    slots = SlotCount(tmp_path / "slots.json", "first")
+    client = P4Client(ring[0].dial, P4Address(ring[0].address), slots, modes={"inspection": DIRECT})
+    early = await client.inspect(0)
+    assert isinstance(early, NotSent)
+    assert "no connection" in early.words
+    await client.close()
+    assert (slots.spent, slots.open) == (0, 0)
+    slots.close()
+    said = ring[0].until("it was accepted and left", lambda said: said["accepted"] == 1 and not said["slots"]["used"])
+    assert said["slots"]["leaked"] == 0
+
+
 def test_a_loop_that_is_torn_down_has_said_finish(ring: SimulatedRing, tmp_path: Path) -> None:
     async def leave_by_exception() -> None:
         async with a_client(ring[0], tmp_path, modes={"control": DIRECT}) as client:
