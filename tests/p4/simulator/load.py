@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.p4.simulator.bound import largest_result
+from tests.p4.simulator.stage_frames import BadFrame, read_ready, ready_body
 from tests.p4.simulator.strict_json import BadJson, read_json
 from tests.p4.simulator.switches import Switches
 
@@ -55,6 +56,7 @@ _OPTION_NAMES = {
     "--device": "device",
     "-dev": "device",
     "--expect-layer-device": "expected",
+    "--memory-topology": "topology",
 }
 
 
@@ -149,24 +151,29 @@ def plan_options(plan: str) -> dict[str, str]:
     return found
 
 
-def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
-    """What the stage answers to HELLO once its window is loaded. Raises LoadFailed as the launch does."""
-    options = body.options
-    device = options.get("device", "")
-    expected = options.get("expected", "::").rpartition(":")[2]
-    if {*device.split(","), expected} - {"", "CPU", "none", *switches.devices}:
+def stage_says(options: dict[str, str], asked: dict[str, Any], switches: Switches) -> dict[str, Any]:
+    """What a stage reports of itself once its window is loaded. Raises LoadFailed for a device it has not got.
+
+    ``asked`` stands in for options that the plan leaves to the LOAD's own numbers.
+    """
+    wanted = {*options.get("device", "").split(","), options.get("expected", "").rpartition(":")[2]}
+    if wanted - {"", "CPU", "none", *switches.devices}:
         # The stage's own words are on a standard error that the agent throws away.
         raise LoadFailed("stage runtime initialization failed: stage server exited while starting: exit status: 5")
-    n_batch = int(options.get("batch", body["n_batch"]))
-    n_ubatch = int(options.get("ubatch", body["n_ubatch"]))
-    n_seq_max = int(options.get("sequences", body["sequence_capacity"]))
+    n_batch = int(options.get("batch", asked.get("n_batch", 2048)))
+    n_ubatch = int(options.get("ubatch", asked.get("n_ubatch", 512)))
+    n_seq_max = int(options.get("sequences", asked.get("sequence_capacity", 1)))
     is_tail = int(options.get("end", switches.n_layer)) >= switches.n_layer
     tensors = 0 if is_tail else switches.tensors
     payload = tensors * n_ubatch * switches.n_embd * 4
     shape = n_batch, n_ubatch, n_seq_max, tensors, payload
-    said = {
+    return {
+        "upstream": switches.upstream,
+        "patch_set": switches.patch_set,
+        "backend_inventory": switches.inventory,
+        "stage_wire_abi": switches.stage_wire_abi,
         "physical_identity_revision": 1,
-        "n_ctx": int(options.get("context", body["total_context_size"])),
+        "n_ctx": int(options.get("context", asked.get("total_context_size", 4096))),
         "n_batch": n_batch,
         "n_ubatch": n_ubatch,
         "n_seq_max": n_seq_max,
@@ -177,12 +184,14 @@ def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
         "physical_result_tensor_count": tensors,
         "max_physical_result_bytes": switches.ready_bound or largest_result(*shape, speculative=switches.speculative),
     }
-    for name in switches.stage_lacks:
-        if name in said:
-            raise LoadFailed(f"stage runtime initialization failed: stage server HELLO omits {name}")
-        if name == "physical_batch":
-            raise LoadFailed("stage runtime initialization failed: stage server lacks physical batches")
-    return said
+
+
+def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
+    """READY of a stage that is no process. Raises LoadFailed."""
+    try:
+        return read_ready(ready_body(stage_says(body.options, body.raw, switches), switches.stage_lacks))
+    except BadFrame as error:
+        raise LoadFailed(f"stage runtime initialization failed: {error}") from None
 
 
 def check_ready(body: LoadBody, said: dict[str, Any]) -> None:
@@ -203,7 +212,7 @@ def check_ready(body: LoadBody, said: dict[str, Any]) -> None:
         raise LoadFailed(f"resource profile physical result mismatch: profile={profile}, READY={found}")
 
 
-def loaded_body(body: LoadBody, said: dict[str, Any], switches: Switches) -> dict[str, Any]:
+def loaded_body(body: LoadBody, said: dict[str, Any]) -> dict[str, Any]:
     """The LOADED reply."""
     return {
         "state": "loaded",
@@ -218,10 +227,10 @@ def loaded_body(body: LoadBody, said: dict[str, Any], switches: Switches) -> dic
         "atomic_batch_exclusive": bool(said["atomic_batch_exclusive"]),
         "max_physical_result_bytes": said["max_physical_result_bytes"],
         "resource_profile": body.profile,
-        "upstream_commit": switches.upstream,
-        "patch_set": switches.patch_set,
-        "backend_inventory": switches.inventory,
-        "stage_wire_abi": switches.stage_wire_abi,
+        "upstream_commit": said["upstream"],
+        "patch_set": said["patch_set"],
+        "backend_inventory": said["backend_inventory"],
+        "stage_wire_abi": said["stage_wire_abi"],
         "per_sequence_context": body["context_size"],
         "reserved_context": body["context_size"] * body["sequence_capacity"],
         "lifecycle": {
