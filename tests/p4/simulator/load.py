@@ -11,6 +11,7 @@ from tests.p4.simulator.bound import largest_result
 from tests.p4.simulator.stage_frames import BadFrame, read_ready, ready_body
 from tests.p4.simulator.strict_json import BadJson, read_json
 from tests.p4.simulator.switches import Switches
+from tests.p4.simulator.wire import U64
 
 CONTENT = "application/vnd.p4.llamacpp."
 LOAD, LOADED = CONTENT + "load-v4+json", CONTENT + "loaded-v4+json"
@@ -73,7 +74,6 @@ class LoadBody:
     """A LOAD as read: every number positive, the profile complete."""
 
     raw: dict[str, Any]
-    options: dict[str, str]
 
     def __getitem__(self, name: str) -> Any:
         return self.raw[name]
@@ -102,14 +102,16 @@ def read_load(raw: bytes, store_bytes: int, switches: Switches) -> LoadBody:
         if name not in body:
             raise LoadRejected(f"invalid load command: missing field `{name}`")
     for name in (*_NUMBERS, *(each for each in _OPTIONAL if each in body)):
-        if type(body[name]) is not int or body[name] < 1:
+        if type(body[name]) is not int or not 1 <= body[name] <= U64:
             raise LoadRejected(f"load {name} must be a positive integer, found {body[name]!r}")
     if not all(isinstance(body[name], str) for name in texts) or not all(
         isinstance(body[name], list) for name in lists
     ):
         raise LoadRejected("invalid load command: binary, endpoint and plan are texts, args and environment lists")
+    if not all(isinstance(each, list) and len(each) == 2 for each in body["environment"]):
+        raise LoadRejected("invalid load command: environment is a list of pairs")
     _check_profile(body["resource_profile"], store_bytes, switches)
-    return LoadBody(body, plan_options(body["plan"]))
+    return LoadBody(body)
 
 
 def _check_profile(profile: Any, store_bytes: int, switches: Switches) -> None:
@@ -142,12 +144,15 @@ def _check_profile(profile: Any, store_bytes: int, switches: Switches) -> None:
 
 
 def plan_options(plan: str) -> dict[str, str]:
-    """The options of a plan text that matter here. Double quotes group; the rest is taken as it stands."""
+    """The options of a plan text that matter here. Double quotes group. Raises ValueError for a text that is none."""
     words = shlex.split(plan, posix=True)
     found = {}
     for name, value in itertools.pairwise(words):
         if name in _OPTION_NAMES:
             found[_OPTION_NAMES[name]] = value
+    for name in ("batch", "ubatch", "sequences", "context", "begin", "end"):
+        if name in found and not (found[name].isascii() and found[name].isdigit()):
+            raise ValueError(f"{name} is no number: {found[name]!r}")
     return found
 
 
@@ -189,7 +194,13 @@ def stage_says(options: dict[str, str], asked: dict[str, Any], switches: Switche
 def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
     """READY of a stage that is no process. Raises LoadFailed."""
     try:
-        return read_ready(ready_body(stage_says(body.options, body.raw, switches), switches.stage_lacks))
+        options = plan_options(body["plan"])
+    except ValueError:
+        raise LoadFailed(
+            "stage runtime initialization failed: stage server exited while starting: exit status: 3"
+        ) from None
+    try:
+        return read_ready(ready_body(stage_says(options, body.raw, switches), switches.stage_lacks))
     except BadFrame as error:
         raise LoadFailed(f"stage runtime initialization failed: {error}") from None
 
