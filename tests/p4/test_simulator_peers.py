@@ -6,7 +6,9 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,11 +135,10 @@ def test_nothing_malformed_ends_the_agent(host: SimulatedHost) -> None:
     session = b'{"load_generation":%d,"session_id":[],"stages":[{"agent":7}],"stage_index":0}' % GENERATION
     assert caller.answer(caller.send(caller.event(stages[0].end, SESSION, session)), "error-v2") is not None
     third = planned_ring([host.address], count=3)[2]
-    for number, wrong in enumerate(
-        ({"plan": '--model "'}, {"plan": "-b x"}, {"environment": [1]}, {"n_batch": 1 << 64})
-    ):
-        body = changed(third, **wrong)
-        body = type(body)(body.agent, body.node, GENERATION + number, body.load_generation, body.body)
+    wrongs: tuple[dict[str, Any], ...]
+    wrongs = ({"plan": '--model "'}, {"plan": "-b x"}, {"environment": [1]}, {"n_batch": 1 << 64})
+    for number, wrong in enumerate(wrongs):
+        body = replace(changed(third, **wrong), generation=GENERATION + number)
         result = caller.result(caller.load(body))
         assert result is not None
         assert result.metadata["resource_state"] == "absent"
