@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,14 +21,14 @@ from backend.engines.p4.asked import Asked, Stream
 from backend.engines.p4.client import P4Client
 from backend.engines.p4.outcomes import NotSent, Refused, Unknown
 from backend.engines.p4.payloads import json_payload
-from backend.engines.p4.slots import SlotCount
+from backend.engines.p4.slots import Mode, SlotCount
 from backend.engines.p4.snapshot import Snapshot
 from tests.p4.client_worlds import SECONDS, a_client, end_of, node_load, node_unload, stages_on
 from tests.p4.peer import PlannedStage
 from tests.p4.ring import SimulatedHost, SimulatedRing, simulated_ring
 
-HOP = ("hop",)
-DIRECT = ("direct",)
+HOP: tuple[Mode, ...] = ("hop",)
+DIRECT: tuple[Mode, ...] = ("direct",)
 
 
 @pytest.fixture
@@ -61,7 +60,9 @@ async def ask_once(client: P4Client, stages: list[PlannedStage], tokens: int = 3
 
 
 @pytest.mark.parametrize("modes", [HOP, DIRECT], ids=["hop", "direct"])
-async def test_a_ring_is_loaded_asked_and_unloaded(ring: SimulatedRing, tmp_path: Path, modes: tuple[Any, ...]) -> None:
+async def test_a_ring_is_loaded_asked_and_unloaded(
+    ring: SimulatedRing, tmp_path: Path, modes: tuple[Mode, ...]
+) -> None:
     stages = stages_on(ring.hosts)
     async with a_client(ring[0], tmp_path, modes={"inspection": modes, "control": modes}) as client:
         for stage in stages:
@@ -178,7 +179,7 @@ async def test_a_direct_connection_has_no_receipts_to_ask_for(ring: SimulatedRin
 @pytest.mark.faults("a p4 agent that takes connections and says nothing costs one connection")
 @pytest.mark.parametrize("modes", [HOP, DIRECT], ids=["hop", "direct"])
 async def test_an_agent_that_never_answers_costs_one_bounded_connection(
-    ring: SimulatedRing, tmp_path: Path, modes: tuple[Any, ...]
+    ring: SimulatedRing, tmp_path: Path, modes: tuple[Mode, ...]
 ) -> None:
     ring[0].set(silence="all")
     async with a_client(ring[0], tmp_path, modes={"inspection": modes}, finish_seconds=0.2, max_asked=8) as client:
@@ -311,20 +312,20 @@ async def test_from_the_critical_count_on_nothing_is_dialled(ring: SimulatedRing
 @pytest.mark.thorough
 @pytest.mark.parametrize("modes", [HOP, DIRECT], ids=["hop", "direct"])
 async def test_a_thousand_connect_and_leave_cycles_lose_no_slot(
-    ring: SimulatedRing, tmp_path: Path, modes: tuple[Any, ...]
+    ring: SimulatedRing, tmp_path: Path, modes: tuple[Mode, ...]
 ) -> None:
     await _come_and_go(ring, tmp_path, modes, 1000)
 
 
 @pytest.mark.parametrize("modes", [HOP, DIRECT], ids=["hop", "direct"])
 async def test_more_connect_and_leave_cycles_than_a_tenth_of_the_slots(
-    ring: SimulatedRing, tmp_path: Path, modes: tuple[Any, ...]
+    ring: SimulatedRing, tmp_path: Path, modes: tuple[Mode, ...]
 ) -> None:
     ring[0].set(slots=3)
     await _come_and_go(ring, tmp_path, modes, 30)
 
 
-async def _come_and_go(ring: SimulatedRing, home: Path, modes: tuple[Any, ...], times: int) -> None:
+async def _come_and_go(ring: SimulatedRing, home: Path, modes: tuple[Mode, ...], times: int) -> None:
     slots = SlotCount(home / "slots.json", "first")
     try:
         for _ in range(times):

@@ -52,6 +52,24 @@ def test_another_life_of_the_p4_agent_has_all_its_slots(tmp_path: Path) -> None:
     third.close()
 
 
+def test_a_life_that_cannot_be_seen_takes_nothing_off_the_count(tmp_path: Path) -> None:
+    path = tmp_path / "slots.json"
+    count = SlotCount(path, None)
+    assert count.life is None
+    count.begin("a", "direct")
+    count.end("a", returned=False)
+    count.begin_life("one")
+    assert (count.life, count.spent) == ("one", 1)
+    count.close()
+    blind = SlotCount(path, None)
+    assert (blind.life, blind.spent) == ("one", 1)
+    blind.begin_life("one")
+    assert blind.spent == 1
+    blind.begin_life("two")
+    assert blind.spent == 0
+    blind.close()
+
+
 def test_one_process_keeps_the_count(tmp_path: Path) -> None:
     count = SlotCount(tmp_path / "slots.json", "one")
     with pytest.raises(SlotsUnreadable, match="another process"):
