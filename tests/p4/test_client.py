@@ -183,7 +183,7 @@ async def test_an_agent_that_never_answers_costs_one_bounded_connection(
 ) -> None:
     ring[0].set(silence="all")
     async with a_client(ring[0], tmp_path, modes={"inspection": modes}, finish_seconds=0.2, max_asked=8) as client:
-        for _ in range(40):
+        for _ in range(20):
             assert isinstance(await client.inspect(0.01), Unknown | NotSent)
         assert len(client.lane("inspection").questions) <= 8
         together = await asyncio.gather(*(client.inspect(0.2) for _ in range(40)))

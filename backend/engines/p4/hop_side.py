@@ -20,6 +20,8 @@ from backend.contract.p4.hops import (
     ReceiptStatus,
 )
 
+_LONGEST_REFUSAL = 1000
+"""Characters of a refusal; it may quote an event, and a detail has at most 4096 bytes."""
 _REJECTIONS_KEPT = 64
 """Nobody acknowledges a rejection, so that only the newest are kept for a Query."""
 
@@ -169,7 +171,7 @@ class HopSide:
             event = decode_event(data.event)
         except P4CodecError as error:
             return None, error.reason
-        refusal = self._refusal(event)
+        refusal = self._refusal(event)[:_LONGEST_REFUSAL]
         return (None, refusal) if refusal else (event, "")
 
     def _settled(self, frame: Receipt | QueryResult) -> Heard:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -150,6 +151,23 @@ async def test_a_hop_connection_is_broken_by_a_frame_that_cannot_be(tmp_path: Pa
     assert agent.faults == []
 
 
+async def test_spoilt_streams_end_in_words_and_nothing_else(tmp_path: Path) -> None:
+    random = Random(4)
+
+    async def spoil(caller: Caller) -> None:
+        event = await caller.event()
+        stream = bytearray(frame_body(encode_event(answer_to(event))) * 2 + FINISH)
+        for _ in range(random.randint(1, 6)):
+            stream[random.randrange(len(stream))] = random.randrange(256)
+        caller.write(bytes(stream[: random.randrange(len(stream) + 1)]))
+
+    for number in range(60):
+        async with scripted(tmp_path / str(number), spoil, modes=DIRECT) as (client, _):
+            outcome = await client.inspect(SECONDS)
+            assert isinstance(outcome, Snapshot | Unknown), outcome
+            assert isinstance(outcome, Snapshot) or outcome.cause in ("closed", "answer")
+
+
 async def test_an_echo_of_another_generation_is_no_answer_to_hello(tmp_path: Path) -> None:
     async def mistake(caller: Caller) -> None:
         await caller.greet(accepted_connection_generation=9)
@@ -168,7 +186,7 @@ async def test_data_is_answered_with_receipts_and_queries_with_what_is_pinned(tm
         await caller.greet()
         _, event = await caller.data()
         good, other = Data(1, encode_event(answer_to(event))), Data(1, encode_event(answer_to(event, 2)))
-        elsewhere = msgspec.structs.replace(event.return_route, channel="elsewhere")
+        elsewhere = msgspec.structs.replace(event.return_route, channel="elsewhere" * 1000)
         strange = msgspec.structs.replace(answer_to(event), target=elsewhere, return_route=elsewhere)
         name, number = str(ADVERTISED), 1
         for frame in (

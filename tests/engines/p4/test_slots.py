@@ -55,9 +55,9 @@ def test_another_life_of_the_p4_agent_has_all_its_slots(tmp_path: Path) -> None:
 def test_a_life_that_cannot_be_seen_takes_nothing_off_the_count(tmp_path: Path) -> None:
     path = tmp_path / "slots.json"
     count = SlotCount(path, None)
-    assert count.life is None
     count.begin("a", "direct")
     count.end("a", returned=False)
+    assert on_disk(path)["life"] is None
     count.begin_life("one")
     assert (count.life, count.spent) == ("one", 1)
     count.close()
