@@ -36,11 +36,13 @@ from backend.contract.plans import (
     plan_digest,
 )
 from backend.contract.reports import (
+    ClientSeen,
     DeviceFacts,
     EngineFacts,
     ForeignProcess,
     HostFacts,
     Illness,
+    LinkSeen,
     Measurement,
     Presence,
 )
@@ -158,6 +160,7 @@ __all__ = [
     "CatalogError",
     "ChangeDrainRequest",
     "CheckModels",
+    "ClientSeen",
     "Context",
     "ContextError",
     "Decision",
@@ -188,6 +191,7 @@ __all__ = [
     "KeeperRules",
     "Keeping",
     "LedgerError",
+    "LinkSeen",
     "LoadGeneration",
     "LoadRecord",
     "LocalFleet",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.api import ReplicaView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
+from console.safe_text import safe_text, width_of
 
 
 def parse_deadline(text: str) -> float | None:
@@ -54,9 +55,32 @@ def counts_line(view: ReplicaView, look: Look) -> Line:
     )
 
 
+def arrived_words(view: ReplicaView) -> str:
+    """How many requests came since the drain began. The engine counts none, so what is known is a least number."""
+    if view.arrived is None:
+        return "arrived since the drain began: ?"
+    return f"arrived since the drain began: {'at least ' if view.arrived else ''}{number(view.arrived)}"
+
+
+def clients_words(view: ReplicaView) -> str:
+    """Who is connected to the leader: its addresses with how many connections each has."""
+    if view.clients is None:
+        return "connections from ?"
+    if not view.clients:
+        return "no client is connected"
+    named = ", ".join(f"{each.address} ({each.connections})" for each in view.clients)
+    more = f" and {plural(view.clients_beyond, 'more address', 'more addresses')}" if view.clients_beyond else ""
+    return f"connections from {named}{more}"
+
+
+def _clients_lines(view: ReplicaView, width: int) -> list[Line]:
+    return wrapped(clients_words(view), width, 2, "unknown" if view.clients is None else "plain")
+
+
 def before_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
     """What a drain would start from."""
     out = [line(cell(f" {view.id}", "name"), f"   {spread(view)}"), counts_line(view, look)]
+    out += _clients_lines(view, width) if view.clients else []
     return out + wrapped(source_words(view, look), width, 2, "note")
 
 
@@ -79,7 +103,14 @@ def live_lines(view: ReplicaView | None, replica: str, look: Look, width: int) -
     out += wrapped(f"at the deadline: {at_deadline_words(drain.at_deadline)}", width, 2)
     gate = drain.admission_closed_by
     closed = f"admission is closed by {gate}" if gate else "admission is open: new requests may come"
-    out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
+    arrived = arrived_words(view)
+    if width_of(arrived) + width_of(safe_text(closed)) + 6 < width:
+        pieces = (cell(f"  {arrived}   ", "unknown" if view.arrived is None else "plain"),)
+        out.append(line(*pieces, cell(closed, "plain" if gate else "state.warn")))
+    else:
+        out += wrapped(arrived, width, 2, "unknown" if view.arrived is None else "plain")
+        out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
+    out += _clients_lines(view, width)
     began = coarse((look.now_ms - drain.at_unix_ms) / 1000)
     reason = f", because {drain.why}" if drain.why else ""
     return out + wrapped(f"by {drain.by}{reason}, last changed {began} ago", width, 2, "note")

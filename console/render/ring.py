@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, ReplicaView, ShardView
+from backend.api import FleetState, LinkSeen, ReplicaView, ShardView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import layers_of
 from console.render.shards import last_words
@@ -11,6 +11,8 @@ from console.render.words import state_cell
 from console.safe_text import width_of
 
 _WHOLE = frozenset({"ready", "draining"})
+_LONG_OWED_SECONDS = 5.0
+"""A rank that owes an answer for longer than this is named; a long prompt takes a while, too."""
 
 
 def _padded(text: str, width: int) -> str:
@@ -50,12 +52,16 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
     known = {each.shard.rank: each for each in view.shards}
     hosts = max([4, *(width_of(each.shard.host) for each in view.shards)])
     devices = max([4, *(width_of(each.shard.device) for each in view.shards)])
+    links = {link.rank: link for link in view.links}
     broken = False
     for rank in range(max(view.world_size, *(r + 1 for r in known)) if known else view.world_size):
         shard = known.get(rank)
-        is_break = shard is None or shard.state not in _WHOLE
+        link = links.get(rank)
+        cause = _break_words(rank, shard, link, view)
+        is_break = bool(cause)
         if rank:
-            out.append(_link(look, is_break=is_break and not broken))
+            far = shard is not None and 0 in known and shard.shard.host != known[0].shard.host
+            out += _broken(cause, look, width) if is_break and not broken else [_link(rank, link, look, is_far=far)]
         out += _rank_lines(rank, shard, look, width, (hosts, devices))
         broken = broken or is_break
     if not broken:
@@ -63,13 +69,37 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
     return out
 
 
-def _link(look: Look, *, is_break: bool) -> Line:
-    if is_break:
-        return line(
-            cell(f"             {look.glyphs.broken}", "alarm"),
-            cell("   the ring is broken here", "alarm"),
-        )
-    return line(cell(f"             {look.glyphs.down}", "rule"))
+def _break_words(rank: int, shard: ShardView | None, link: LinkSeen | None, view: ReplicaView) -> str:
+    """Why no token passes this rank, or nothing while it passes."""
+    if shard is None:
+        return f"no agent reports rank {rank}"
+    if shard.state not in _WHOLE:
+        return f"rank {rank} on {shard.shard.host} is {shard.state}"
+    if view.canary is not None and not view.canary.ok and link is not None and link.owed_seconds:
+        return f"rank {rank} on {shard.shard.host} has not answered for {duration(link.owed_seconds)}"
+    return ""
+
+
+def _broken(cause: str, look: Look, width: int) -> list[Line]:
+    lead = line(cell(f"             {look.glyphs.broken}   ", "alarm"))
+    first, *rest = wrapped(f"the ring is broken here: {cause}", width - 1, 17, "alarm")
+    return [(*lead, *first[1:]), *rest]
+
+
+def _link(rank: int, link: LinkSeen | None, look: Look, *, is_far: bool) -> Line:
+    """The way of the leader to a rank: how long a round trip takes, from where to where between hosts."""
+    lead = cell(f"             {look.glyphs.down}", "rule")
+    if link is None:
+        return line(lead, cell("   round trip ?", "unknown"))
+    took = "?" if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2g} ms"
+    pieces = [lead, cell(f"   {took}", "note")]
+    if rank > 1:
+        pieces.append(cell("  from rank 0", "note"))
+    if is_far:
+        pieces.append(cell(f"  {link.local} {look.glyphs.arrow} {link.remote}", "note"))
+    if link.owed_seconds is not None and link.owed_seconds >= _LONG_OWED_SECONDS:
+        pieces.append(cell(f"  has owed an answer for {duration(link.owed_seconds)}", "state.warn"))
+    return tuple(pieces)
 
 
 def _rank_lines(rank: int, view: ShardView | None, look: Look, width: int, widths: tuple[int, int]) -> list[Line]:

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from backend.contract.entities import Canary
 from backend.contract.plans import PhaseBound, sealed
+from backend.contract.reports import ClientSeen, LinkSeen
 from backend.contract.states import HostState, ReplicaState
-from backend.contract.words import HostId, NodeGeneration
+from backend.contract.words import HostId, NodeGeneration, UnixMs
 from backend.control.views import FleetState
 from console.actions import Selection
 from console.render.bars import banner_words, footer_line, header_line, rule_line
@@ -179,6 +181,40 @@ def test_a_drain_says_its_three_numbers_and_who_counted() -> None:
     assert "in flight ?" in _text(before_lines(w.replica(in_flight=None), LOOK, 80))
     assert "given up" in _text(live_lines(w.replica(drain=w.drain(outcome="given up")), "tiny-1", LOOK, 80))
     assert "is gone" in _text(live_lines(None, "tiny-1", LOOK, 80))
+
+
+def test_a_drain_says_what_came_since_and_from_whom_and_unknown_is_no_zero() -> None:
+    clients = (ClientSeen("10.0.3.7", 2), ClientSeen("10.0.3.9", 1))
+    draining: dict[str, Any] = {"state": ReplicaState.DRAINING, "drain": w.drain(), "drain_left_ms": 102_000}
+    view = w.replica(**draining, arrived=5, clients=clients, clients_beyond=3)
+    for width in (60, 80, 140):
+        text = _text(live_lines(view, "tiny-1", LOOK, width))
+        assert "arrived since the drain began: at least 5" in text
+        assert "connections from 10.0.3.7 (2), 10.0.3.9 (1)" in text
+        assert "and 3 more addresses" in " ".join(text.split())
+    unknown = _text(live_lines(w.replica(**draining), "tiny-1", LOOK, 80))
+    assert "began: ?" in unknown
+    assert "connections from ?" in unknown
+    quiet = _text(live_lines(w.replica(**draining, arrived=0, clients=()), "tiny-1", LOOK, 80))
+    assert "began: 0" in quiet
+    assert "no client is connected" in quiet
+
+
+def test_a_ring_says_how_long_a_round_trip_takes_and_from_where_to_where_between_hosts() -> None:
+    near = LinkSeen(rank=1, local="192.168.0.6", remote="192.168.0.6", round_trip_us=100)
+    far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=12.0)
+    text = _text(ring_lines(w.fleet(w.replica(links=(near, far))), "tiny-1", LOOK, 100))
+    assert "│   0.1 ms\n" in text
+    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29  has owed an answer for 12 s" in text
+    assert "round trip ?" in _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 100))
+
+
+def test_a_rank_that_owes_an_answer_breaks_the_ring_once_a_canary_was_lost() -> None:
+    owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=12.0)
+    lost = Canary(False, 10.0, UnixMs(w.NOW_MS - 20_000), "no completion within 10 s")
+    text = _text(ring_lines(w.fleet(w.replica(links=(owes,), canary=lost)), "tiny-1", LOOK, 100))
+    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 12 s" in text
+    assert "└─▶ client" not in text
 
 
 def test_a_ring_says_where_it_is_broken_and_closes_when_it_is_not() -> None:
