@@ -80,7 +80,6 @@ def _clients_lines(view: ReplicaView, width: int) -> list[Line]:
 def before_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
     """What a drain would start from."""
     out = [line(cell(f" {view.id}", "name"), f"   {spread(view)}"), counts_line(view, look)]
-    out += _clients_lines(view, width) if view.clients else []
     return out + wrapped(source_words(view, look), width, 2, "note")
 
 

@@ -225,7 +225,7 @@ async def test_a_drain_counts_what_came_since_and_names_who_is_connected(tiny: P
     )
     leader = ring.follow(0, None, old.pid, old.log, shard=shard, adopted=True, may_canary=lambda: not drains)
     await until(lambda: last(leader).in_flight == 0, "a watched leader")
-    assert (last(leader).arrived, last(leader).clients) == (None, None), "nothing is under way, so nobody asks"
+    assert (last(leader).arrived, last(leader).clients) == (None, None), "no drain, so nobody asks"
     drains.append("now")
     await until(lambda: last(leader).arrived == 0, "a drain that is counted")
     assert last(leader).clients == (), "the agent's own connections are no clients"
