@@ -50,8 +50,8 @@ def host_words(view: HostView, look: Look) -> str:
 
 
 def _illness_words(ill: Illness) -> str:
-    """An illness in a table: what and of what; the host's page has all of its words."""
-    return f"{ill.kind} ({ill.subject})" if ill.subject else ill.kind
+    """An illness in a table, with all of its words: what is cut stands whole below, where there is room."""
+    return f"{ill.kind}: {ill.words}"
 
 
 def host_cells(view: HostView, look: Look) -> Line:

@@ -36,8 +36,12 @@ def replica_cells(view: ReplicaView, look: Look) -> Line:
         ),
         *_serving(view, look),
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
-        cell(note_of(view, look), "note"),
+        cell(note_of(view, look), _words_style(view) if view.words else "note"),
     )
+
+
+def _words_style(view: ReplicaView) -> str:
+    return "state.alarm" if view.state.value == "failed" else "state.warn"
 
 
 def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
@@ -66,7 +70,7 @@ def note_of(view: ReplicaView, look: Look) -> str:
 def panel_note(view: ReplicaView) -> tuple[str, str]:
     """What stands beside the name of the selected replica, with its style: why it is as it is, else where it serves."""
     if view.words:
-        return view.words, "state.alarm" if view.state.value == "failed" else "state.warn"
+        return view.words, _words_style(view)
     return view.endpoint, "note"
 
 

@@ -19,6 +19,7 @@ from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
 from console.render.replicas import empty_words, panel_note, replica_cells, replica_columns
 from console.render.shards import shard_table
+from console.render.trouble import trouble_lines
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
 from console.widgets.grid import Grid
@@ -44,9 +45,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self._header = LineView(painter, id="header", fill="header")
         self._banner = LineView(painter, id="banner", fill="banner")
+        self._trouble = LineView(painter, id="trouble", classes="lines")
         self._footer = LineView(painter, id="footer")
         self._prompt = PromptLine(id="prompt")
-        self._grids = {name: Grid(painter, id=name) for name in ("replicas", "hosts", "shards")}
+        self._grids = {name: Grid(painter, id=name, unfolds=True) for name in ("replicas", "hosts", "shards")}
         self._journal = Journal(painter, id="journal")
         self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
@@ -66,6 +68,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Everything that the first frame needs; nothing waits for a host."""
         yield self._header
         yield self._banner
+        yield self._trouble
         with Vertical(id="upper"):
             yield self._grids["replicas"]
         with Horizontal(id="lower"):
@@ -78,7 +81,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """The replicas have the keys; when this is drawn, the backend may start."""
-        self._banner.display = False
+        self._banner.display = self._trouble.display = False
         self._prompt.display = False
         self._grids["replicas"].set_table(Table(replica_columns(Look()), (), "Asking every host."))
         self.set_focus(self._grids["replicas"])
@@ -121,11 +124,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._arrange()
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
-        self._fit_upper(len(rows))
+        self._fit_upper(len(rows) + self._grids["replicas"].notes_height)
         self._draw_shards(state, look)
         if self._panels["hosts"].display:
             hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
+        self._draw_trouble(state, look)
         self._draw_rules(state, look)
         self._draw_footer(state)
 
@@ -142,6 +146,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._banner.display = bool(words)
         self._banner.set_lines([line(cell(f" {words}", "banner"))])
 
+    def _draw_trouble(self, state: FleetState, look: Look) -> None:
+        """What is wrong with hosts, unless their panel is there and says all of it."""
+        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole and not self._trouble.display
+        lines = [] if is_said else trouble_lines(state, self.app.size.width, look.glyphs.ellipsis)
+        self._trouble.display = bool(lines)
+        self._trouble.set_lines(lines)
+
     def _draw_shards(self, state: FleetState, look: Look) -> None:
         self._grids["shards"].set_table(shard_table(self._selected(state), look))
 
@@ -154,6 +165,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         pane = self._pane()
         shards = "shards" if view is None else view.id
         note, style = ("", "note") if view is None else panel_note(view)
+        if view is not None and view.words and self._grids["replicas"].has_unfolded(view.id):
+            note = ""  # it stands whole above
         self._rule("shards", shards, look, pane, note=note, note_style=style)
         self._rule("hosts", "hosts", look, pane)
         journal = self._journal
@@ -275,6 +288,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         """Another size: other panels, other widths."""
+        self._trouble.display = False
         self._arrange()
         self.call_after_refresh(self._redraw)
 
