@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backend.contract.entities import Canary
-from backend.contract.plans import PhaseBound, sealed
+from backend.contract.plans import PhaseBound, Term, sealed
 from backend.contract.reports import ClientSeen, LinkSeen
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import HostId, NodeGeneration, UnixMs
@@ -21,7 +21,7 @@ from console.render.bars import banner_words, footer_line, header_line, rule_lin
 from console.render.cells import Line, Look, Table, line_text, text_lines
 from console.render.details import shard_page
 from console.render.drain import before_lines, live_lines
-from console.render.drift import drift_lines
+from console.render.drift import drift_lines, one_drift
 from console.render.glyphs import ASCII
 from console.render.help import help_lines
 from console.render.hosts import host_page, host_table
@@ -232,6 +232,33 @@ def test_drift_says_both_values_what_comes_of_it_and_what_to_do() -> None:
     for words in ("step37-1/3", "1764412800123", "gpu-b 1", "hangs", "Load again"):
         assert words in text
     assert "Nothing differs" in _text(drift_lines(w.fleet(), LOOK, 80))
+
+
+def test_a_drift_has_both_values_on_one_line_and_the_keys_that_do_something_about_it() -> None:
+    keys = (("R", "reload step37-1"), ("k", "acknowledge"))
+    for width in (60, 74, 108):
+        lines = [line_text(each) for each in one_drift(w.drift(), LOOK, width, is_chosen=True, keys=keys)]
+        assert any("1764412800123" in text and "registered at gpu-b 1" in text for text in lines)
+        assert any("R reload step37-1     k acknowledge" in text for text in lines)
+        assert max(map(width_of, lines)) <= width
+
+
+def test_a_plan_says_in_one_line_where_its_largest_bound_and_its_time_come_from() -> None:
+    plan = w.plan()
+    assert "= weights 100 000 000 + kv 37 935 244" in _text(plan_lines(plan, None, LOOK, 108))
+    formula = Term("result that goes on", 137_935_244, "B", "header + n_batch × (capsule + row)")
+    largest = Term("largest result", 137_935_244, "B", "the larger of two", (formula,))
+    bound = msgspec.structs.replace(plan.shards[0].bound, terms=(largest,))
+    shards = tuple(msgspec.structs.replace(each, bound=bound) for each in plan.shards)
+    p4 = msgspec.structs.replace(
+        plan, shards=shards, phases=(PhaseBound("loading", 370.0, "61 GiB / 0.2 GiB/s + 60 s"),)
+    )
+    text = _text(plan_lines(sealed(p4), None, LOOK, 108))
+    assert "rank 0: 137 935 244 = header + n_batch × (capsule + row)" in text
+    assert "Takes up to 6 min 10 s = 61 GiB / 0.2 GiB/s + 60 s. Replaces nothing. Cuts no stream." in text
+    guessed = msgspec.structs.replace(bound, derived=False)
+    shards = tuple(msgspec.structs.replace(each, bound=guessed) for each in plan.shards)
+    assert "rank 0: " not in _text(plan_lines(sealed(msgspec.structs.replace(plan, shards=shards)), None, LOOK, 108))
 
 
 def test_operations_show_their_steps_and_quitting_says_what_goes_on() -> None:
