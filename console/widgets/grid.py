@@ -17,6 +17,9 @@ from console.render.journal import matcher
 from console.render.unfold import unfolded
 from console.widgets.paint import Painter
 
+KEPT_FOR_NOTES = 2
+"""Lines that stay free of rows where something is wrong, so that its words stand whole even in a full panel."""
+
 
 class Grid(Widget, can_focus=True):
     """Rows under the keys of their entities. When the entity under the cursor goes, its neighbour gets the cursor.
@@ -37,6 +40,7 @@ class Grid(Widget, can_focus=True):
         self._painter = painter
         self._unfolds = unfolds
         self._notes: tuple[Line, ...] = ()
+        self._loud_lines = 0
         self._table = Table((), ())
         self._rows: tuple[Row, ...] = ()
         self._natural: tuple[int, ...] = ()
@@ -60,8 +64,8 @@ class Grid(Widget, can_focus=True):
 
     @property
     def notes_height(self) -> int:
-        """How many lines it takes to show whole what was cut."""
-        return len(self._notes)
+        """How many lines it takes to show whole what was cut of rows that are wrong."""
+        return self._loud_lines
 
     def has_unfolded(self, key: str) -> bool:
         """The last column of this row was cut, and stands whole below the rows."""
@@ -70,11 +74,11 @@ class Grid(Widget, can_focus=True):
     @property
     def is_whole(self) -> bool:
         """Every row is in sight, and every word of what is wrong."""
-        return len(self._rows) + len(self._notes) <= self._room
+        return len(self._rows) + len(self._notes) < self.size.height
 
     @property
     def _room(self) -> int:
-        return max(1, self.size.height - 1)
+        return max(1, self.size.height - 1 - min(self._loud_lines, KEPT_FOR_NOTES))
 
     def set_table(self, table: Table) -> None:
         """Show these rows. The cursor stays on its entity, wherever that stands now."""
@@ -132,20 +136,26 @@ class Grid(Widget, can_focus=True):
 
     def _write_notes(self, rows_before: int) -> None:
         """What is cut, whole, below the rows; drawn anew where it or its place differs."""
-        notes: tuple[Line, ...] = ()
-        if self._unfolds and self._fit.widths:
-            notes = unfolded(self._rows, self._fit, self.cursor_key, self.size.width)
+        if not self._unfolds or not self._fit.widths:
+            return
+        loud = unfolded(self._rows, self._fit, None, self.size.width)
+        notes = unfolded(self._rows, self._fit, self.cursor_key, self.size.width)
         has_moved = bool(notes) and rows_before != len(self._rows)
+        if len(loud) != self._loud_lines:
+            self._loud_lines = len(loud)
+            self._show_cursor()
+            self.refresh()
         if notes != self._notes or has_moved:
             self._notes = notes
-            top = 1 + min(rows_before, len(self._rows))
+            top = 1 + min(rows_before, len(self._rows), self._room)
             self.refresh(Region(0, top, self.size.width, max(0, self.size.height - top)))
 
-    def _note(self, index: int) -> Line:
+    def _note(self, y: int) -> Line:
         """A line below the rows; the last one in sight says when there is more."""
+        index = y - 1 - min(len(self._rows), self._room)
         if index >= len(self._notes):
             return ()
-        is_cut = len(self._rows) + index + 1 == self._room and index + 1 < len(self._notes)
+        is_cut = y == self.size.height - 1 and index + 1 < len(self._notes)
         note = self._notes[index]
         return (*note, cell(f" {self._painter.glyphs.ellipsis}", "note")) if is_cut else note
 
@@ -235,10 +245,10 @@ class Grid(Widget, can_focus=True):
             heads = Row("", tuple(cell(each.title, "head", each.align) for each in self._table.columns))
             return Strip(self._segments(heads, " ", base, None)).adjust_cell_length(width, base)
         index = self._top + y - 1
-        if index >= len(self._rows):
+        if index >= len(self._rows) or y > self._room:
             if y == 1:
                 return self._painter.strip((cell(" "), cell(self._empty_words(), "note")), width, base)
-            return self._painter.strip(self._note(index - len(self._rows)), width, base)
+            return self._painter.strip(self._note(y), width, base)
         row = self._rows[index]
         if row.key != self.cursor_key:
             return Strip(self._segments(row, " ", base, None)).adjust_cell_length(width, base)

@@ -431,3 +431,16 @@ async def test_an_ill_host_is_said_on_a_small_screen_and_in_its_panel_on_a_wide_
         door.put(ill)
         await console.until(lambda: "next try 12:04:34" in " ".join(console.text().split()), "the words in the panel")
         assert "lost: silent" not in console.text(), "the panel says all of it, so the line above is not needed"
+
+
+async def test_the_reason_of_a_failure_has_room_among_more_replicas_than_fit() -> None:
+    words = "rank 2 on gpu-b: signal 9 (killed)"
+    many = [w.replica(f"tiny-{number}") for number in range(10, 40)]
+    failed = w.replica("glm-2", ReplicaState.FAILED, words=words, shards=(w.exited(),))
+    async with running(_door(*many, failed)) as console:
+        await console.until(lambda: f"glm-2  {words}" in console.text(), "the reason")
+        await console.press("G")
+        await console.see(">tiny-39")
+        assert f"glm-2  {words}" in console.text(), "it stays while the rows scroll"
+        await console.press("g")
+        await console.see(">glm-2")
