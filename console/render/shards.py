@@ -25,7 +25,7 @@ def last_words(view: ShardView, look: Look) -> str:
     shard = view.shard
     if shard.exit is not None:
         tail = next((text for text in reversed(shard.exit.log_tail) if text.strip()), "")
-        return f"{shard.exit.words}: {tail.strip()}" if tail else shard.exit.words
+        return f"{shard.exit.words}; its log ends: {tail.strip()}" if tail else shard.exit.words
     measured = view.measurement
     if shard.state == "loading" and measured is not None and measured.to_load:
         return f"{size(measured.loaded)} of {size(measured.to_load)} read"

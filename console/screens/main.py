@@ -15,6 +15,7 @@ from backend.api import FleetState, HostView, JournalLine, ReplicaView
 from console.actions import BY_KEY, Selection
 from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
 from console.render.cells import Look, Table, cell, line
+from console.render.fitting import lower_height, upper_height
 from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
 from console.render.replicas import empty_words, panel_note, replica_cells, replica_columns
@@ -34,8 +35,6 @@ WIDE = 120
 """From this many columns on, hosts stand beside shards and generations are whole."""
 WIDEST = 190
 """From this many columns on, hosts, shards and journal stand side by side."""
-FEWEST_ROWS, UPPER_SHARE = 4, 0.4
-"""The replicas take the rows that they need: at least these, at most this share of the screen."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -57,7 +56,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._message: tuple[str, str] | None = None
         self._lower_chosen = ""
         self._has_replicas = False
-        self._upper_height = 0
+        self._upper_height = self._lower_height = 0
 
     @property
     def console(self) -> ConsoleApp:
@@ -130,15 +129,28 @@ class MainScreen(Screen[None], inherit_bindings=False):
             hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
         self._draw_trouble(state, look)
+        self._fit_lower()
         self._draw_rules(state, look)
         self._draw_footer(state)
 
     def _fit_upper(self, rows: int) -> None:
-        most = max(FEWEST_ROWS, int(self.app.size.height * UPPER_SHARE))
-        height = 1 + min(max(rows, FEWEST_ROWS), most)
+        height = upper_height(rows, self.app.size.height)
         if height != self._upper_height:
             self._upper_height = height
             self.query_one("#upper").styles.height = height
+
+    def _fit_lower(self) -> None:
+        """On a narrow screen the lower panel takes what its rows and words need, and leaves the journal its least."""
+        shown = self._lower_shows()
+        panel, grid = self._panels[shown], self._grids[shown]
+        lines, room = len(grid.rows) + grid.notes_height, self.query_one("#lower").size.height
+        height = 0 if self.is_wide else lower_height(lines, room)
+        if height != self._lower_height:
+            self._lower_height = height
+            if height:
+                panel.styles.height = height
+            else:
+                panel.styles.clear_rule("height")
 
     def _draw_bars(self, state: FleetState | None, look: Look) -> None:
         self._header.set_lines([header_line(state, look, self.app.size.width)])
@@ -300,6 +312,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_class(wide, "wide")
         self.set_class(self.app.size.width >= WIDEST, "widest")
         self._replica_rows.forget()
+        self._lower_height = 0
+        for name in ("hosts", "shards"):
+            self._panels[name].styles.clear_rule("height")
         self._panels["hosts"].display = wide or self._lower_shows() == "hosts"
         self._panels["shards"].display = wide or self._lower_shows() == "shards"
 

@@ -83,6 +83,8 @@ class Grid(Widget, can_focus=True):
     def set_table(self, table: Table) -> None:
         """Show these rows. The cursor stays on its entity, wherever that stands now."""
         before, before_top, before_cursor = self._rows, self._top, self.cursor_key
+        if table.columns != self._table.columns:
+            self._natural = ()
         is_other_shape = table.columns != self._table.columns or (not table.rows and table.empty != self._table.empty)
         self._table = table
         self._rows = self._filtered(table.rows)

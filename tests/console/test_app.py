@@ -411,7 +411,10 @@ async def test_the_reason_of_a_failure_stands_whole_on_a_small_screen() -> None:
     async with running(_door(failed)) as console:
         await console.until(lambda: words in " ".join(console.text().split()), "the reason")
         await console.until(
-            lambda: "signal 9 (out of memory) after 41 s: alloc failed: 61 GiB" in " ".join(console.text().split()),
+            lambda: (
+                "signal 9 (out of memory) after 41 s; its log ends: alloc failed: 61 GiB"
+                in " ".join(console.text().split())
+            ),
             "the last words of the rank",
         )
         console.door.put(w.fleet(w.replica("glm-2")))

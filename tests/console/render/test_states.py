@@ -105,7 +105,7 @@ def test_the_leader_without_layers_is_compared_like_the_others() -> None:
 def test_an_exited_shard_shows_how_it_ended_and_the_last_line_of_its_log() -> None:
     view = w.replica(shards=(w.exited(),))
     row = _row(shard_table(view, LOOK), "glm-2/2")
-    assert "signal 9 (out of memory) after 41 s: alloc failed: 61 GiB" in row
+    assert "signal 9 (out of memory) after 41 s; its log ends: alloc failed: 61 GiB" in row
 
 
 def test_a_word_of_a_newer_agent_stays_readable() -> None:
