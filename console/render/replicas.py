@@ -36,7 +36,7 @@ def replica_cells(view: ReplicaView, look: Look) -> Line:
         ),
         *_serving(view, look),
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
-        cell(note_of(view, look), _words_style(view) if view.words else "note"),
+        cell(note_of(view, look), _words_style(view) if reason_of(view) else "note"),
     )
 
 
@@ -55,6 +55,14 @@ def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
     )
 
 
+def reason_of(view: ReplicaView) -> str:
+    """Why it is as it is; of one that serves, what its leader measures of requests that do not get on."""
+    if view.words or view.state.value in ENDED:
+        return view.words
+    leader = next((each.measurement for each in view.shards if each.shard.rank == 0), None)
+    return "" if leader is None else leader.words
+
+
 def note_of(view: ReplicaView, look: Look) -> str:
     """What else must be known: the time a drain has left, the age of overdue counts, the reason for the state."""
     notes = []
@@ -62,15 +70,15 @@ def note_of(view: ReplicaView, look: Look) -> str:
         notes.append(countdown(view.drain_left_ms))
     if view.state.value not in ENDED and (age := age_note(view.measured_at, look)):
         notes.append(age)
-    if view.words:
-        notes.append(view.words)
+    if words := reason_of(view):
+        notes.append(words)
     return "  ".join(notes)
 
 
 def panel_note(view: ReplicaView) -> tuple[str, str]:
     """What stands beside the name of the selected replica, with its style: why it is as it is, else where it serves."""
-    if view.words:
-        return view.words, _words_style(view)
+    if words := reason_of(view):
+        return words, _words_style(view)
     return view.endpoint, "note"
 
 

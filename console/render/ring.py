@@ -61,7 +61,7 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
         is_break = bool(cause)
         if rank:
             far = shard is not None and 0 in known and shard.shard.host != known[0].shard.host
-            out += _broken(cause, look, width) if is_break and not broken else [_link(rank, link, look, is_far=far)]
+            out += _broken(cause, look, width) if is_break and not broken else _link(rank, link, look, is_far=far)
         out += _rank_lines(rank, shard, look, width, (hosts, devices))
         broken = broken or is_break
     if not broken:
@@ -86,20 +86,20 @@ def _broken(cause: str, look: Look, width: int) -> list[Line]:
     return [(*lead, *first[1:]), *rest]
 
 
-def _link(rank: int, link: LinkSeen | None, look: Look, *, is_far: bool) -> Line:
+def _link(rank: int, link: LinkSeen | None, look: Look, *, is_far: bool) -> list[Line]:
     """The way of the leader to a rank: how long a round trip takes, from where to where between hosts."""
     lead = cell(f"             {look.glyphs.down}", "rule")
     if link is None:
-        return line(lead, cell("   round trip ?", "unknown"))
+        return [line(lead, cell("   round trip ?", "unknown"))]
     took = "?" if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2g} ms"
     pieces = [lead, cell(f"   {took}", "note")]
     if rank > 1:
         pieces.append(cell("  from rank 0", "note"))
     if is_far:
         pieces.append(cell(f"  {link.local} {look.glyphs.arrow} {link.remote}", "note"))
-    if link.owed_seconds is not None and link.owed_seconds >= _LONG_OWED_SECONDS:
-        pieces.append(cell(f"  has owed an answer for {duration(link.owed_seconds)}", "state.warn"))
-    return tuple(pieces)
+    if link.owed_seconds is None or link.owed_seconds < _LONG_OWED_SECONDS:
+        return [tuple(pieces)]
+    return [tuple(pieces), line(lead, cell(f"   no answer for {duration(link.owed_seconds)}", "state.warn"))]
 
 
 def _rank_lines(rank: int, view: ShardView | None, look: Look, width: int, widths: tuple[int, int]) -> list[Line]:

@@ -18,7 +18,7 @@ from console.render.cells import Look, Table, cell, line
 from console.render.fitting import lower_height, upper_height
 from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
-from console.render.replicas import empty_words, panel_note, replica_cells, replica_columns
+from console.render.replicas import empty_words, panel_note, reason_of, replica_cells, replica_columns
 from console.render.shards import shard_table
 from console.render.trouble import trouble_lines
 from console.screens.prompt_line import PromptLine
@@ -177,7 +177,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         pane = self._pane()
         shards = "shards" if view is None else view.id
         note, style = ("", "note") if view is None else panel_note(view)
-        if view is not None and view.words and self._grids["replicas"].has_unfolded(view.id):
+        if view is not None and reason_of(view) and self._grids["replicas"].has_unfolded(view.id):
             note = ""  # it stands whole above
         self._rule("shards", shards, look, pane, note=note, note_style=style)
         self._rule("hosts", "hosts", look, pane)

@@ -12,9 +12,9 @@ import pytest
 
 from backend.contract.entities import Canary
 from backend.contract.plans import PhaseBound, Term, sealed
-from backend.contract.reports import ClientSeen, LinkSeen
+from backend.contract.reports import ClientSeen, LinkSeen, Measurement
 from backend.contract.states import HostState, ReplicaState
-from backend.contract.words import HostId, NodeGeneration, UnixMs
+from backend.contract.words import HostId, NodeGeneration, NodeId, UnixMs
 from backend.control.views import FleetState
 from console.actions import Selection
 from console.render.bars import banner_words, footer_line, header_line, rule_line
@@ -205,8 +205,24 @@ def test_a_ring_says_how_long_a_round_trip_takes_and_from_where_to_where_between
     far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=12.0)
     text = _text(ring_lines(w.fleet(w.replica(links=(near, far))), "tiny-1", LOOK, 100))
     assert "│   0.1 ms\n" in text
-    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29  has owed an answer for 12 s" in text
+    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 12 s\n" in text
     assert "round trip ?" in _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 100))
+
+
+def test_a_replica_that_serves_and_does_not_get_on_says_so_on_its_row_and_at_its_rank() -> None:
+    words = (
+        "requests in flight, and no decode for 14 s; rank 2 on gpu-b at 192.168.0.29:18001 has not answered for 13.9 s"
+    )
+    stalled = Measurement(node_id=NodeId("tiny-1/0"), observed_unix_ms=UnixMs(w.NOW_MS), in_flight=1, words=words)
+    whole = w.replica()
+    leader = msgspec.structs.replace(whole.shards[0], measurement=stalled)
+    view = w.replica(shards=(leader, *whole.shards[1:]))
+    (row,) = replica_table(w.fleet(view), LOOK).rows
+    assert (row.cells[-1].text, row.cells[-1].style) == (words, "state.warn")
+    first = shard_table(view, LOOK).rows[0].cells[-1]
+    assert (first.text, first.style) == (words, "state.warn")
+    ended = msgspec.structs.replace(view, state=ReplicaState.STOPPED)
+    assert replica_table(w.fleet(ended), LOOK).rows[0].cells[-1].text == ""
 
 
 def test_a_rank_that_owes_an_answer_breaks_the_ring_once_a_canary_was_lost() -> None:
