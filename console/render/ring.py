@@ -11,8 +11,8 @@ from console.render.words import state_cell
 from console.safe_text import width_of
 
 _WHOLE = frozenset({"ready", "draining"})
-_LONG_OWED_SECONDS = 5.0
-"""A rank that owes an answer for longer than this is named; a long prompt takes a while, too."""
+_LONG_OWED_SECONDS, _BROKEN_SECONDS = 5.0, 10.0
+"""How long a rank may owe an answer before that is said, and before the ring counts as broken at it."""
 
 
 def _padded(text: str, width: int) -> str:
@@ -75,8 +75,9 @@ def _break_words(rank: int, shard: ShardView | None, link: LinkSeen | None, view
         return f"no agent reports rank {rank}"
     if shard.state not in _WHOLE:
         return f"rank {rank} on {shard.shard.host} is {shard.state}"
-    if view.canary is not None and not view.canary.ok and link is not None and link.owed_seconds:
-        return f"rank {rank} on {shard.shard.host} has not answered for {duration(link.owed_seconds)}"
+    owed = link.owed_seconds if link is not None and link.owed_seconds is not None else 0.0
+    if owed >= _BROKEN_SECONDS or (owed and view.canary is not None and not view.canary.ok):
+        return f"rank {rank} on {shard.shard.host} has not answered for {duration(owed)}"
     return ""
 
 

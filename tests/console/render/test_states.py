@@ -202,10 +202,10 @@ def test_a_drain_says_what_came_since_and_from_whom_and_unknown_is_no_zero() -> 
 
 def test_a_ring_says_how_long_a_round_trip_takes_and_from_where_to_where_between_hosts() -> None:
     near = LinkSeen(rank=1, local="192.168.0.6", remote="192.168.0.6", round_trip_us=100)
-    far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=12.0)
+    far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=6.0)
     text = _text(ring_lines(w.fleet(w.replica(links=(near, far))), "tiny-1", LOOK, 100))
     assert "│   0.1 ms\n" in text
-    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 12 s\n" in text
+    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 6 s\n" in text
     assert "round trip ?" in _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 100))
 
 
@@ -225,11 +225,18 @@ def test_a_replica_that_serves_and_does_not_get_on_says_so_on_its_row_and_at_its
     assert replica_table(w.fleet(ended), LOOK).rows[0].cells[-1].text == ""
 
 
-def test_a_rank_that_owes_an_answer_breaks_the_ring_once_a_canary_was_lost() -> None:
+def test_a_rank_that_owes_an_answer_for_long_breaks_the_ring() -> None:
     owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=12.0)
+    text = _text(ring_lines(w.fleet(w.replica(links=(owes,))), "tiny-1", LOOK, 100))
+    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 12 s" in text
+    assert "└─▶ client" not in text
+
+
+def test_a_rank_that_owes_an_answer_breaks_the_ring_once_a_canary_was_lost() -> None:
+    owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=2.0)
     lost = Canary(False, 10.0, UnixMs(w.NOW_MS - 20_000), "no completion within 10 s")
     text = _text(ring_lines(w.fleet(w.replica(links=(owes,), canary=lost)), "tiny-1", LOOK, 100))
-    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 12 s" in text
+    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 2 s" in text
     assert "└─▶ client" not in text
 
 
