@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.api import ReplicaView
 from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.replicas import hosts_of
 from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
 from console.safe_text import safe_text, width_of
 
@@ -26,16 +27,17 @@ def at_deadline_words(choice: str) -> str:
 
 def spread(view: ReplicaView) -> str:
     """How many ranks on how many hosts."""
-    hosts = len({each.shard.host for each in view.shards})
-    return f"{plural(view.world_size, 'rank')} on {plural(hosts, 'host')}"
+    return f"{plural(view.world_size, 'rank')} on {plural(hosts_of(view), 'host')}"
 
 
-def source_words(view: ReplicaView, look: Look) -> str:
-    """Where the counts come from and how fresh they are; unknown is said, never shown as 0."""
+def source_words(view: ReplicaView, look: Look, *, with_age: bool = False) -> str:
+    """Where the counts come from and how old they are, if that is much or asked for; unknown is said, never 0."""
     if not view.source:
         return "nobody counts the requests of this replica"
     if is_overdue(view.measured_at, look):
         return f"from {view.source}, {age_note(view.measured_at, look)}"
+    if with_age and view.measured_at:
+        return f"from {view.source}, {max(0.0, look.now - view.measured_at):.0f} s ago"
     return f"from {view.source}"
 
 
@@ -98,7 +100,7 @@ def live_lines(view: ReplicaView | None, replica: str, look: Look, width: int) -
         out.append(line("  The drain ended: ", cell(drain.outcome, style)))
         return [*out, counts_line(view, look), *wrapped(source_words(view, look), width, 2, "note")]
     out.append((*counts_line(view, look), cell("   left "), cell(countdown(view.drain_left_ms), "value")))
-    out += wrapped(source_words(view, look), width, 2, "note")
+    out += wrapped(source_words(view, look, with_age=True), width, 2, "note")
     out += wrapped(f"at the deadline: {at_deadline_words(drain.at_deadline)}", width, 2)
     gate = drain.admission_closed_by
     closed = f"admission is closed by {gate}" if gate else "admission is open: new requests may come"

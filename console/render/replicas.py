@@ -55,6 +55,11 @@ def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
     )
 
 
+def hosts_of(view: ReplicaView) -> int:
+    """On how many hosts its ranks are."""
+    return len({each.shard.host for each in view.shards})
+
+
 def reason_of(view: ReplicaView) -> str:
     """Why it is as it is; of one that serves, what its leader measures of requests that do not get on."""
     if view.words or view.state.value in ENDED:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from backend.api import FleetState, LinkSeen, ReplicaView, ShardView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import layers_of
+from console.render.replicas import hosts_of
 from console.render.shards import last_words
-from console.render.values import ago, duration, generation, size
+from console.render.values import ago, duration, generation, plural, size
 from console.render.words import state_cell
 from console.safe_text import width_of
 
@@ -40,7 +41,7 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
             cell(f" {view.id}  ", "name"),
             state_cell(view.state.value),
             f"  generation {generation(view.load_generation or None, Look(wide=True))}"
-            f"  {view.ranks_ready} of {view.world_size} ranks ready",
+            f"  {view.ranks_ready} of {view.world_size} ranks ready on {plural(hosts_of(view), 'host')}",
         ),
         _canary_words(view, look),
     ]
