@@ -174,7 +174,7 @@ async def test_drain_on_a_draining_replica_follows_the_drain_that_runs() -> None
     door = _door(w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=88_000))
     async with running(door) as console:
         await console.press("D")
-        await console.see("back, the drain goes on")
+        await console.see("[esc back, the drain goes on]  e +1 min  f force now (cuts 2)  x cancel")
         await console.press("x")
         assert isinstance(door.submitted[-1], ChangeDrainRequest)
         assert door.submitted[-1].action == "cancel"
