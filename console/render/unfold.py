@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from console.render.cells import Fit, Line, Row, cell, line
 from console.safe_text import width_of
@@ -11,17 +12,33 @@ from console.safe_text import width_of
 _LOUDNESS = {"alarm": 0, "state.alarm": 0, "state.warn": 1}
 _CURSOR = 2
 _INDENT = 3
+MOST_LINES = 40
+"""No panel shows more, so no more is written, however much is wrong."""
 
 
-def unfolded(rows: Sequence[Row], fit: Fit, cursor: str | None, width: int) -> tuple[Line, ...]:
+class Unfolded(NamedTuple):
+    """Words that were cut, whole. The first ``loud`` lines are of what is wrong, the others of the cursor's row."""
+
+    lines: tuple[Line, ...] = ()
+    loud: int = 0
+
+
+def unfolded(rows: Sequence[Row], fit: Fit, cursor: str | None, width: int) -> Unfolded:
     """The cut words of what is wrong, the worst first, then of the row under the cursor; each behind its row's key."""
     found = []
     for index, row in enumerate(rows):
         words = row.cells[-1]
         loudness = _LOUDNESS.get(words.style, _CURSOR)
-        if width_of(words.text) > fit.widths[-1] and (loudness < _CURSOR or row.key == cursor):
+        if (loudness < _CURSOR or row.key == cursor) and width_of(words.text) > fit.widths[-1]:
             found.append((loudness, row.key != cursor, index, row))
-    return tuple(each for *_, row in sorted(found, key=lambda one: one[:3]) for each in _whole(row, width))
+    lines: list[Line] = []
+    loud = 0
+    for loudness, _, _, row in sorted(found, key=lambda one: one[:3]):
+        lines += _whole(row, width)
+        loud = len(lines) if loudness < _CURSOR else loud
+        if len(lines) >= MOST_LINES:
+            break
+    return Unfolded(tuple(lines), loud)
 
 
 def _whole(row: Row, width: int) -> list[Line]:

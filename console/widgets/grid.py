@@ -140,11 +140,10 @@ class Grid(Widget, can_focus=True):
         """What is cut, whole, below the rows; drawn anew where it or its place differs."""
         if not self._unfolds or not self._fit.widths:
             return
-        loud = unfolded(self._rows, self._fit, None, self.size.width)
-        notes = unfolded(self._rows, self._fit, self.cursor_key, self.size.width)
+        notes, loud = unfolded(self._rows, self._fit, self.cursor_key, self.size.width)
         has_moved = bool(notes) and rows_before != len(self._rows)
-        if len(loud) != self._loud_lines:
-            self._loud_lines = len(loud)
+        if loud != self._loud_lines:
+            self._loud_lines = loud
             self._show_cursor()
             self.refresh()
         if notes != self._notes or has_moved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.render.cells import Fit, Row, cell, line_text
-from console.render.unfold import unfolded
+from console.render.unfold import MOST_LINES, unfolded
 from console.safe_text import width_of
 
 LONG = "signal 9 (killed) after 41 s: alloc failed: 61 GiB were asked for and 15 GiB are free"
@@ -15,7 +15,7 @@ def row(key: str, words: str, style: str = "note") -> Row:
 
 
 def whole(*rows: Row, cursor: str | None = None, width: int = 40) -> list[str]:
-    return [line_text(each) for each in unfolded(rows, FIT, cursor, width)]
+    return [line_text(each) for each in unfolded(rows, FIT, cursor, width).lines]
 
 
 def test_what_fits_is_not_said_twice() -> None:
@@ -44,3 +44,14 @@ def test_of_two_alarms_the_one_under_the_cursor_comes_first() -> None:
     rows = (row("a", LONG, "alarm"), row("b", LONG, "alarm"))
     assert whole(*rows, cursor="b", width=200)[0].startswith(" b ")
     assert whole(*rows, cursor="c", width=200)[0].startswith(" a ")
+
+
+def test_the_lines_of_what_is_wrong_are_counted_and_those_of_a_quiet_cursor_are_not() -> None:
+    rows = (row("a", LONG), row("b", "warning words", "state.warn"))
+    found = unfolded(rows, FIT, "a", 40)
+    assert (found.loud, len(found.lines) > 1) == (1, True)
+
+
+def test_however_much_is_wrong_no_more_is_written_than_a_panel_can_show() -> None:
+    rows = tuple(row(f"r{number}", LONG, "alarm") for number in range(1000))
+    assert MOST_LINES <= len(unfolded(rows, FIT, None, 40).lines) < MOST_LINES + 5
