@@ -8,6 +8,27 @@ from backend.contract.entities import Entities
 from backend.contract.words import HostId, NodeId, Port, UnixMs
 
 
+class ClientSeen(msgspec.Struct, frozen=True):
+    """Open connections from one address to a leader. A proxy is one address, whoever stands behind it."""
+
+    address: str
+    connections: int
+
+
+class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A leader's connection to the worker of a rank, by the leader's kernel: numeric addresses of both ends.
+
+    ``round_trip_us`` is the shortest of the last minutes, in microseconds: later ones also hold the work of the rank.
+    ``owed_seconds`` is how long the rank has owed an answer; None when it owes none or nothing is under way.
+    """
+
+    rank: int
+    local: str
+    remote: str
+    round_trip_us: int | None = None
+    owed_seconds: float | None = None
+
+
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One device under the name that the engine on this host gives it. Memory in bytes.
 
@@ -91,27 +112,6 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: tuple[int, int] = (0, 0)
     addresses: tuple[str, ...] = ()
     memory_limit: int = 0
-
-
-class ClientSeen(msgspec.Struct, frozen=True):
-    """Open connections from one address to a leader. A proxy is one address, whoever stands behind it."""
-
-    address: str
-    connections: int
-
-
-class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A leader's connection to the worker of a rank, by the leader's kernel: numeric addresses of both ends.
-
-    ``round_trip_us`` is the shortest of the last minutes, in microseconds: later ones also hold the work of the rank.
-    ``owed_seconds`` is how long the rank has owed an answer; None when it owes none or nothing is under way.
-    """
-
-    rank: int
-    local: str
-    remote: str
-    round_trip_us: int | None = None
-    owed_seconds: float | None = None
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

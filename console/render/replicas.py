@@ -40,10 +40,6 @@ def replica_cells(view: ReplicaView, look: Look) -> Line:
     )
 
 
-def _words_style(view: ReplicaView) -> str:
-    return "state.alarm" if view.state.value == "failed" else "state.warn"
-
-
 def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
     if view.state.value in ENDED:
         return (right("-", "quiet"), right("-", "quiet"), right("-", "quiet"))
@@ -78,6 +74,10 @@ def note_of(view: ReplicaView, look: Look) -> str:
     if words := reason_of(view):
         notes.append(words)
     return "  ".join(notes)
+
+
+def _words_style(view: ReplicaView) -> str:
+    return "state.alarm" if view.state.value == "failed" else "state.warn"
 
 
 def panel_note(view: ReplicaView) -> tuple[str, str]:
