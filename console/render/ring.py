@@ -20,15 +20,15 @@ def _padded(text: str, width: int) -> str:
     return text + " " * max(0, width - width_of(text))
 
 
-def _canary_words(view: ReplicaView, look: Look) -> Line:
+def _canary_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
     canary = view.canary
     if canary is None:
-        return line(cell(" no canary has run", "unknown"))
+        return [line(cell(" no canary has run", "unknown"))]
+    when = ago(canary.at_unix_ms, look)
     if canary.ok:
-        return line(
-            cell(f" canary crossed every rank in {duration(canary.seconds)}, {ago(canary.at_unix_ms, look)}", "note")
-        )
-    return line(cell(f" canary failed {ago(canary.at_unix_ms, look)}: {canary.words}", "alarm"))
+        return [line(cell(f" canary crossed every rank in {duration(canary.seconds)}, {when}", "note"))]
+    why = "" if canary.words in view.words else f": {canary.words}"
+    return wrapped(f"canary failed {when}{why}", width, 1, "alarm")
 
 
 def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[Line]:
@@ -43,7 +43,7 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
             f"  generation {generation(view.load_generation or None, Look(wide=True))}"
             f"  {view.ranks_ready} of {view.world_size} ranks ready on {plural(hosts_of(view), 'host')}",
         ),
-        _canary_words(view, look),
+        *_canary_lines(view, look, width),
     ]
     if view.words:
         out += wrapped(view.words, width, 1, "state.warn")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import textwrap
 
-from backend.api import FleetState, HostView
+from backend.api import FleetState, HostView, Illness
 from console.render.cells import Line, cell, line
 from console.safe_text import cut, safe_text, width_of
 
 LOUD_LINES, MILD_LINES = 2, 1
 """Lines for what keeps a host from its work, and for what only should be known."""
 _MILD = 2
+LASTING = frozenset({"ports ephemeral", "clock jumped", "suspended"})
+"""Illnesses that stand for long while everything works."""
 
 
 def host_troubles(view: HostView) -> list[tuple[int, str]]:
@@ -22,11 +24,17 @@ def host_troubles(view: HostView) -> list[tuple[int, str]]:
         found.append((1, f"unreachable: {view.words or 'nothing is known'}"))
     if view.facts is not None and view.state.value == "live":
         ills = view.facts.illnesses
-        found += [(0 if ill.refuses_loads else _MILD, f"{ill.kind}: {ill.words}") for ill in ills]
+        found += [(_rank(ill), f"{ill.kind}: {ill.words}") for ill in ills]
         refuses = view.facts.refuses_loads
         if refuses and not any(ill.refuses_loads for ill in ills):
             found.append((0, f"refuses loads: {refuses}"))
     return found
+
+
+def _rank(ill: Illness) -> int:
+    if ill.refuses_loads:
+        return 0
+    return _MILD if ill.kind in LASTING else 1
 
 
 def trouble_lines(state: FleetState, width: int, ellipsis: str) -> list[Line]:

@@ -178,7 +178,7 @@ class Service:
     def _measurement(self, census: Census | None, progress: Progress | None, words: str) -> Measurement:
         # An earlier life of the agent sent canaries that nobody can subtract: then only differences are known.
         total = progress.tokens_generated if progress and not self._run.adopted else None
-        is_busy = census is None or not census.is_idle
+        is_busy = census is None or not census.is_idle or self._given_up is not None
         clients, beyond = self._clients()
         return Measurement(
             node_id=self._run.shard.node_id,

@@ -225,6 +225,15 @@ def test_a_replica_that_serves_and_does_not_get_on_says_so_on_its_row_and_at_its
     assert replica_table(w.fleet(ended), LOOK).rows[0].cells[-1].text == ""
 
 
+def test_why_a_canary_failed_is_said_whole_and_once() -> None:
+    words = "no completion within 10 s; rank 2 on gpu-b at 192.168.0.29:18001 has not answered for 10.0 s"
+    lost = Canary(False, 10.0, UnixMs(w.NOW_MS - 20_000), words)
+    for said in ("", f"unresponsive: {words}"):
+        text = _text(ring_lines(w.fleet(w.replica(canary=lost, words=said)), "tiny-1", LOOK, 74))
+        assert " ".join(text.split()).count(words) == 1
+        assert "…" not in text
+
+
 def test_a_rank_that_owes_an_answer_for_long_breaks_the_ring() -> None:
     owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=12.0)
     text = _text(ring_lines(w.fleet(w.replica(links=(owes,))), "tiny-1", LOOK, 100))

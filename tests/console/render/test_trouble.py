@@ -66,3 +66,11 @@ def test_a_refusal_without_an_illness_is_said_and_one_with_it_only_once() -> Non
     )
     assert len(said(ill("gpu-a", FULL, refuses_loads=FULL.words))) == 2
     assert not said(ill("gpu-a", FULL, refuses_loads=FULL.words))[1].count("more")
+
+
+def test_what_runs_and_does_not_answer_is_said_whole_and_before_what_only_lasts() -> None:
+    words = "tiny-1/0 runs and does not answer: no completion within 10 s. Nothing stops it by itself"
+    lines = said(ill("gpu-a", PORTS), ill("gpu-b", Illness("unresponsive", words, UnixMs(0))))
+    assert lines[0].startswith(" gpu-b  unresponsive: tiny-1/0 runs")
+    assert "by itself" in lines[1]
+    assert "and 1 more" in lines[1]

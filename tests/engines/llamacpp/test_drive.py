@@ -480,10 +480,14 @@ async def test_a_hung_worker_is_named_by_the_canary_and_heals(tiny: Path, make_r
         await until(lambda: len(leader.all(Measurement)) > count + 2, "readings during the hang")
         for reading in leader.all(Measurement)[count + 1 :]:
             assert reading.in_flight in (0, None), "a canary that was given up is no work in flight"
+        await until(
+            lambda: [link.rank for link in last(leader).links if link.owed_seconds] == [1], "the link that owes"
+        )
         assert not leader.all(PeerLost)
     finally:
         ring.kill(1, signal.SIGCONT)
     await until(lambda: leader.all(CanarySeen)[-1].canary.ok, "a good canary again")
+    await until(lambda: not any(link.owed_seconds for link in last(leader).links), "links that owe nothing")
 
 
 @engine
