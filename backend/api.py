@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -99,6 +100,7 @@ from backend.control.requests import (
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
@@ -118,6 +120,7 @@ from backend.control.requests import (
     StartUnload,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.views import (
     Acknowledgement,
@@ -155,6 +158,8 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Cordon",
+    "CordonRequest",
     "Decision",
     "DeviceFacts",
     "Drain",
@@ -241,6 +246,7 @@ __all__ = [
     "Target",
     "Term",
     "TestRequest",
+    "UncordonRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",
