@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -98,12 +99,14 @@ from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
+from backend.control.reported_cuts import ReportedBound, reported_bound
 from backend.control.requests import (
     AcknowledgeDrift,
     AnyRequest,
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
@@ -123,6 +126,7 @@ from backend.control.requests import (
     StartUnload,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.views import (
     Acknowledgement,
@@ -160,6 +164,8 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Cordon",
+    "CordonRequest",
     "Decision",
     "DeviceFacts",
     "Drain",
@@ -227,6 +233,7 @@ __all__ = [
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
+    "ReportedBound",
     "Request",
     "Reservation",
     "ResumeOperation",
@@ -248,6 +255,7 @@ __all__ = [
     "Target",
     "Term",
     "TestRequest",
+    "UncordonRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",
@@ -270,6 +278,7 @@ __all__ = [
     "read_plan",
     "record_fleet",
     "rehearse_file",
+    "reported_bound",
     "run_operation",
     "shard_state",
     "short_digest",

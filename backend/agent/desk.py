@@ -22,6 +22,7 @@ from backend.contract.commands import (
     ChangeDrain,
     Check,
     ClaimKeeper,
+    CordonHost,
     EndOperatorHold,
     ExportJournal,
     ForkJournal,
@@ -40,6 +41,7 @@ from backend.contract.commands import (
     StartDrain,
     Subscribe,
     TestReplica,
+    UncordonHost,
     Unload,
     VerifyJournal,
 )
@@ -68,6 +70,8 @@ DURABLE = (
     EndOperatorHold,
     ClaimKeeper,
     ResignKeeper,
+    CordonHost,
+    UncordonHost,
 )
 
 
@@ -145,6 +149,8 @@ class Desk:
             present=agent.present(),
         )
         connection.say(Reported(report=report), hello.op_id)
+        connection.minor = hello.minor if hello.major == MAJOR else 0
+        connection.told(report.facts)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""

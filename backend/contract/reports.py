@@ -25,7 +25,10 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine installed on the host. ``release`` must be equal on every rank of a ring."""
+    """One engine installed on the host. ``release`` must be equal on every rank of a ring.
+
+    ``flavour`` names the backends it was built with, which an exact build has equal as well; empty is unknown.
+    """
 
     engine: str
     folder: str
@@ -33,6 +36,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     cpu_needs: tuple[str, ...] = ()
     words: str = ""
+    flavour: str = ""
 
 
 class Illness(msgspec.Struct, frozen=True):
@@ -91,6 +95,32 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: tuple[int, int] = (0, 0)
     addresses: tuple[str, ...] = ()
     memory_limit: int = 0
+
+
+class HostVitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the facts of a host moves while its agent lives; the rest was said in the report and stays said.
+
+    The fields are those of ``HostFacts`` by the same names.
+    """
+
+    memory_free: int
+    devices: tuple[DeviceFacts, ...]
+    ports_in_use: tuple[Port, ...]
+    journal: str
+    refuses_loads: str = ""
+    measured_unix_ms: UnixMs = UnixMs(0)
+    illnesses: tuple[Illness, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+
+
+def vitals_of(facts: HostFacts) -> HostVitals:
+    """The part of the facts that moves."""
+    return HostVitals(**{name: getattr(facts, name) for name in HostVitals.__struct_fields__})
+
+
+def with_vitals(facts: HostFacts, vitals: HostVitals) -> HostFacts:
+    """The facts with what has moved since."""
+    return msgspec.structs.replace(facts, **{name: getattr(vitals, name) for name in vitals.__struct_fields__})
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
