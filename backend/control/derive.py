@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -32,7 +34,8 @@ class _Claim(msgspec.Struct, frozen=True):
         return self.state == "failed" or (self.state == "stopping" and self.shard.ends_as == "failed")
 
 
-class _Ring(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _Ring:
     """The standing generation of a replica, rank by rank, and what is wrong with it in words."""
 
     generation: LoadGeneration
@@ -43,12 +46,12 @@ class _Ring(msgspec.Struct, frozen=True):
     not_running: dict[int, str]
     oddities: tuple[str, ...]
 
-    @property
+    @cached_property
     def claims(self) -> list[_Claim]:
         """Its shards in rank order."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
-    @property
+    @cached_property
     def leader(self) -> _Claim | None:
         """Rank 0, when a host has it."""
         return self.by_rank.get(0)
@@ -281,8 +284,12 @@ def bound_word(shard: Shard, reported: Buffers | None) -> str:
     """equal, differs or unknown: weights and KV, each at the resolution that the engine prints (0.01 MiB)."""
     if not shard.bound.derived or reported is None:
         return "unknown"
-    same = printed(shard.bound.weights) == printed(reported.weights) and printed(shard.bound.kv) == printed(reported.kv)
+    same = _print_alike(shard.bound.weights, reported.weights) and _print_alike(shard.bound.kv, reported.kv)
     return "equal" if same else "differs"
+
+
+def _print_alike(one: int, other: int) -> bool:
+    return one == other or printed(one) == printed(other)
 
 
 def printed(size: int) -> str:
@@ -302,7 +309,10 @@ def _reported(ring: _Ring, rank: int) -> Buffers | None:
     leader = ring.leader
     if leader is None or not leader.shard.buffers:
         return None
-    found = next((buffers for buffers in leader.shard.buffers if buffers.rank == rank), None)
+    told = leader.shard.buffers
+    if rank < len(told) and told[rank].rank == rank:
+        return told[rank]
+    found = next((buffers for buffers in told if buffers.rank == rank), None)
     return found or Buffers(rank=rank, weights=0, kv=0, compute=0)
 
 
