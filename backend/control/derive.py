@@ -13,6 +13,7 @@ from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.holdings import Part
+from backend.control.recovering import GRACE_SECONDS
 from backend.control.views import HostView, ModelView, OperationView, ReplicaView, ShardView
 
 MEBIBYTE = 1_048_576
@@ -63,6 +64,7 @@ def derive_replica(
     operations: Iterable[OperationView],
     models: dict[str, ModelView],
     unix_ms: int,
+    given_up: LoadGeneration | None = None,
 ) -> ReplicaView | None:
     """The replica as the first line of this table that holds says; None when nobody has anything of it.
 
@@ -77,6 +79,7 @@ def derive_replica(
     a rank is stopping or was stopped                                        stopping
     a drain is open                                                          draining
     a rank is missing, unreachable or lost; no load of it is open            recovering
+    the same of the generation ``given_up``: its grace is over               failed
     every rank ready and a canary has crossed them all                       ready
     otherwise                                                                loading
     ======================================================================  ============
@@ -93,6 +96,8 @@ def derive_replica(
     ring = _ring(generation, claims, known, open_operations, models)
     drain = _drain(ring, known)
     state, words = _state(ring, drain, open_operations)
+    if state is ReplicaState.RECOVERING and generation == given_up:
+        state, words = ReplicaState.FAILED, [*words, f"not whole again within its grace of {GRACE_SECONDS:.0f} s"]
     words = [*words, *_stray_words(claims, generation), *ring.oddities, *_ownerless_words(open_operations)]
     return _view(replica, ring, state, words, drain, open_operations, models, unix_ms)
 

@@ -49,6 +49,7 @@ from backend.control.link_events import (
 )
 from backend.control.open_operations import open_operations, touched_by
 from backend.control.opening import begun, expecting, holding_back, in_time_order, is_over
+from backend.control.recovering import GRACE_SECONDS, hosts_of, still_recovering
 from backend.control.views import Drift, JournalLine, OperationView, ReplicaView
 
 __all__ = ["LEASE_SECONDS", "Fleet", "empty_fleet", "fold_event"]
@@ -97,7 +98,8 @@ def _fold(fleet: Fleet, event: AnyFleetEvent) -> Folded:
             return _fold_tick(fleet, event)
         case Slept():
             since = dict.fromkeys(fleet.silent_since, event.at)
-            return msgspec.structs.replace(fleet, silent_since=since), ()
+            recovering = dict.fromkeys(fleet.recovering, event.at)
+            return msgspec.structs.replace(fleet, silent_since=since, recovering=recovering), ()
         case Faulted():
             return with_state(fleet, fault=fleet.state.fault or event.words), ()
 
@@ -275,9 +277,32 @@ def _fold_tick(fleet: Fleet, event: Ticked) -> Folded:
         lines += more
     draining = {name for name, view in fleet.state.replicas.items() if view.drain_left_ms}
     fleet = _derive(fleet, draining, event.unix_ms, look_for_drift=False)
+    fleet = _give_up(fleet, event)
     if any(drift.acknowledged and drift.acknowledged.until_unix_ms <= event.unix_ms for drift in fleet.state.drifts):
         fleet = gather_drifts(fleet, event.unix_ms)
     return fleet, lines
+
+
+def _give_up(fleet: Fleet, event: Ticked) -> Fleet:
+    """What has been recovering for its whole grace has failed, unless the brake holds for one of its hosts."""
+    replicas = fleet.state.replicas
+    recovering = still_recovering(replicas, fleet.recovering, fleet.given_up, event.at)
+    over = {
+        name: generation
+        for (name, generation), since in recovering.items()
+        if fleet.given_up.get(name) == generation
+        or (event.at - since >= GRACE_SECONDS and not _is_braked(fleet, replicas[name]))
+    }
+    if recovering == fleet.recovering and over == fleet.given_up:
+        return fleet
+    moved = {name for name in over.keys() | fleet.given_up.keys() if over.get(name) != fleet.given_up.get(name)}
+    fleet = msgspec.structs.replace(fleet, recovering=recovering, given_up=over)
+    return _derive(fleet, moved, event.unix_ms, look_for_drift=False)
+
+
+def _is_braked(fleet: Fleet, view: ReplicaView) -> bool:
+    silent = fleet.silent_since.keys() & hosts_of(view)
+    return any(_brake_words(fleet, fleet.silent_since[HostId(host)]) for host in silent)
 
 
 def _brake_words(fleet: Fleet, since: float) -> str:
@@ -322,7 +347,8 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_
     for replica in sorted(touched):
         operations = open_operations(replica, state.operations.values())
         parts = _parts(fleet, replica, operations)
-        view = derive_replica(replica, parts, operations, state.models, unix_ms)
+        given_up = fleet.given_up.get(replica)
+        view = derive_replica(replica, parts, operations, state.models, unix_ms, given_up)
         before = fleet.drifts.get(replica, ())
         if view is not None and look_for_drift:
             lens = Lens(

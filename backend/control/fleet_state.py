@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from backend.contract.states import HostState
-from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
+from backend.contract.words import AgentAddress, HostId, LoadGeneration, ReplicaId, UnixMs
 from backend.control.drift_hosts import JournalBreak, derive_host_drifts, is_suspect
 from backend.control.drift_lens import Header
 from backend.control.drifts import in_order, since_when, with_acknowledgements
 from backend.control.holdings import Holdings
 from backend.control.opening import Opening
+from backend.control.recovering import Recovering
 from backend.control.views import Acknowledgement, Drift, FleetState, HostView, JournalLine, ReplicaView
 
 
@@ -22,8 +23,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``planned_at``
     which replicas should have a part at a host by their plan, ``suspects`` which hosts may drift by their own clock or
-    generation, ``folded`` up to which seq a host's records are in its entities. ``opening`` holds the first journal
-    lines back, None once they are shown.
+    generation, ``given_up`` which generations did not recover within their grace, ``folded`` up to which seq a host's
+    records are in its entities. ``opening`` holds the first journal lines back, None once they are shown.
     """
 
     state: FleetState
@@ -33,6 +34,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     suspects: frozenset[HostId] = frozenset()
     folded: dict[HostId, int] = {}
     silent_since: dict[HostId, float] = {}
+    recovering: Recovering = {}
+    given_up: dict[ReplicaId, LoadGeneration] = {}
     drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
     host_drifts: tuple[Drift, ...] = ()
     breaks: dict[HostId, JournalBreak] = {}
