@@ -163,6 +163,16 @@ async def test_what_is_held_is_shown_with_who_and_until_when_and_y_releases_the_
         await console.see("nothing holds tiny-1 any more")
 
 
+async def test_what_is_held_stands_in_its_row_with_who_did_it_until_it_is_released() -> None:
+    door = a_door(held(hold("tiny", scope="model", kind="down")))
+    async with running(door, LARGE) as console:
+        await console.see("down by bob")
+        door.put(held(hold()))
+        await console.see("paused by bob")
+        door.put(held())
+        await console.gone("paused by bob")
+
+
 async def test_with_nothing_held_there_is_nothing_to_resume_and_a_name_that_is_free_is_said() -> None:
     async with running(a_door(), LARGE) as console:
         await console.press("C")
