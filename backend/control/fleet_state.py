@@ -113,7 +113,11 @@ def _planned(
     if old == new:
         return planned_at
     changed = {host: planned_at.get(host, frozenset()) for host in old | new}
-    return {**planned_at, **{host: here | {name} if host in new else here - {name} for host, here in changed.items()}}
+    after = {**planned_at, **{host: here | {name} if host in new else here - {name} for host, here in changed.items()}}
+    for host in old - new:
+        if not after[host]:
+            del after[host]
+    return after
 
 
 def with_drifts(fleet: Fleet, found: dict[ReplicaId, tuple[Drift, ...]], unix_ms: UnixMs) -> Fleet:
