@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, HostView, OperationView, ReplicaView
+from backend.api import FleetState, HostView, OperationView, ReplicaView, holds_in
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
@@ -91,6 +91,10 @@ def _can_reload(state: FleetState, selection: Selection) -> str | None:
     if busy is not None:
         return f"{busy.kind} {busy.id} of it is {busy.state}"
     return f"{view.id} is draining already" if view.drain is not None and not view.drain.outcome else None
+
+
+def _can_resume(state: FleetState, selection: Selection) -> str | None:
+    return None if holds_in(state) else "nothing is paused, held down or quarantined"
 
 
 def _can_test(state: FleetState, selection: Selection) -> str | None:
@@ -224,6 +228,32 @@ ACTIONS: tuple[Action, ...] = (
         when=_can_cordon,
     ),
     Action(
+        "pause",
+        ("P",),
+        "pause",
+        "Let the keeper leave the selected replica alone, or what :pause NAME names, a model too. Nothing stops.",
+        danger="write",
+        twin="pause",
+    ),
+    Action(
+        "hold-down",
+        ("X",),
+        "hold down",
+        "Hold the selected replica down, or what :hold-down NAME names: it stops, and the keeper loads it no more. "
+        "Its name must be typed.",
+        danger="danger",
+        twin="down",
+    ),
+    Action(
+        "resume",
+        ("E",),
+        "resume",
+        "Show what is paused, held down or quarantined, by whom and until when; y releases one.",
+        danger="write",
+        twin="resume",
+        when=_can_resume,
+    ),
+    Action(
         "test",
         ("t",),
         "test",
@@ -323,9 +353,9 @@ def parse_command(text: str) -> Command | str:
     name, _, argument = text.strip().partition(" ")
     if not name:
         return "no command was typed; :help names them all"
-    for action in ACTIONS:
-        if name in (action.id, action.twin):
-            return Command(action, argument.strip())
+    meant = [action for action in ACTIONS if name in (action.id, action.twin)]
+    if meant:  # down moves the cursor, and down NAME is what the command line calls it
+        return Command(meant[-1] if argument.strip() and meant[-1].is_write else meant[0], argument.strip())
     near = [action.id for action in ACTIONS if action.id.startswith(name)]
     if len(near) == 1:
         return Command(BY_ID[near[0]], argument.strip())

@@ -117,6 +117,15 @@ def test_a_gpu_that_somebody_has_is_passed_over() -> None:
     assert not shared.is_refused
 
 
+def test_two_ranks_are_not_planned_onto_the_last_free_gpu() -> None:
+    busy = holding(a_shard("host-a", node="glm-1/1", device="CUDA0"))
+    made = anywhere(a_host("host-a", devices=gpus(2), entities=busy), device="CUDA*")
+    assert made.is_refused
+    assert [shard.device for shard in made.shards[1:]] == ["CUDA1", "CUDA1"]
+    (found,) = [finding for finding in made.findings if finding.id == "device.taken"]
+    assert found.found == "CUDA1 is planned for tiny-1/1 too: no other one is left there"
+
+
 def test_named_hosts_with_different_numbers_of_gpus_are_filled_as_far_as_those_go() -> None:
     fleet = a_fleet(a_host("host-a", devices=gpus(1)), a_host("host-b", devices=gpus(3)))
     made = a_plan(fleet, profile={"device": "CUDA*", "ranks": 5})
