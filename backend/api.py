@@ -16,6 +16,7 @@ from backend.contract.entities import (
     ProcessIdentity,
     Reservation,
     Shard,
+    TakenOver,
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
@@ -61,6 +62,7 @@ from backend.control.adoption_document import (
     AdoptionDocument,
     AdoptionUnreadable,
     Decision,
+    ForeignFound,
     HeldBack,
     ReplicaFound,
     Stoppable,
@@ -77,6 +79,7 @@ from backend.control.contexts import (
     load_contexts,
     who_asks,
 )
+from backend.control.foreign_adopting import foreign_of
 from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
@@ -100,6 +103,7 @@ from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AnyRequest,
     AskJournal,
     ChangeDrainRequest,
@@ -108,6 +112,7 @@ from backend.control.requests import (
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -144,6 +149,7 @@ from backend.planning.catalog import CatalogError
 __all__ = [
     "AcknowledgeDrift",
     "Acknowledgement",
+    "AdoptForeignRequest",
     "AdoptionDocument",
     "AdoptionUnreadable",
     "AgentAddress",
@@ -171,6 +177,7 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "ForeignFound",
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
@@ -210,6 +217,7 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanForeign",
     "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
@@ -245,12 +253,14 @@ __all__ = [
     "Stoppable",
     "SubmitRefused",
     "TakeSnapshot",
+    "TakenOver",
     "Target",
     "Term",
     "TestRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",
+    "foreign_of",
     "guards_on_paper",
     "holds_in",
     "home_folder",

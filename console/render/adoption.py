@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.api import AdoptionDocument, HeldBack, ReplicaFound, Stoppable
 from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.foreign import foreign_lines
 from console.render.values import clock, generation, plural, size
 
 _CLAIM_STYLES = {"adopted": "state.ready", "unclaimed": "state.warn"}
@@ -33,12 +34,8 @@ def rest_lines(document: AdoptionDocument, look: Look, width: int) -> list[Line]
         [f"{e.subject} on {e.host}, {generation(e.generation, look)}: {e.why}" for e in document.ghosts],
         width,
     )
-    foreign = [
-        f"{each.program} pid {each.pid} on {each.host}, port {', '.join(map(str, each.ports)) or '?'}, "
-        f"{each.model or 'model ?'}, {size(each.memory)}: no agent started it, and nothing here stops it"
-        for each in document.foreign
-    ]
-    out += _section("foreign", foreign, width)
+    for found in document.foreign:
+        out += foreign_lines(found, look, width)
     decisions = [f"{each.what} {each.subject}: {each.reason} (rule {each.rule})" for each in document.decisions]
     out += _section("decisions", decisions, width)
     drifts = [f"{plural(len(document.drifts), 'drift')} open: ringtop drift"] if document.drifts else []

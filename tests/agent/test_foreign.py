@@ -19,6 +19,7 @@ from backend.agent.process_identity import boot_id, see_process
 from backend.contract.entities import Entities, ProcessIdentity
 from backend.contract.reports import ForeignProcess
 from backend.contract.words import NodeId
+from backend.engines.recognise import option
 from tests.agent.core.world import World
 from tests.agent.run_world import until
 from tests.factories import GENERATION, make_plan
@@ -114,9 +115,9 @@ def test_what_another_users_process_listens_on_is_taken_from_its_command_line(
     stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign, "socket_inodes", lambda pid: None)
-    assert foreign._option(["llama-server", "--port", "18007"], ("-p", "--port")) == "18007"
-    assert foreign._option(["llama-server", "--port=18007"], ("-p", "--port")) == "18007"
-    assert foreign._option(["llama-server", "--port"], ("-p", "--port")) == ""
+    assert option(["llama-server", "--port", "18007"], ("-p", "--port")) == "18007"
+    assert option(["llama-server", "--port=18007"], ("-p", "--port")) == "18007"
+    assert option(["llama-server", "--port"], ("-p", "--port")) == ""
     seen = found(stranger, Entities(), tmp_path)
     assert seen is not None
     assert seen.ports == ()
