@@ -25,9 +25,13 @@ _Key = tuple[int, int]
 
 
 class ForeignWatch:
-    """What was found at the last look, with what their ports said last."""
+    """What was found at the last look, with what their ports said last.
 
-    def __init__(self, runs: Path, model_roots: Sequence[str]) -> None:
+    Children of ``agent_pid`` (None: this process) are questions of its own.
+    """
+
+    def __init__(self, runs: Path, model_roots: Sequence[str], agent_pid: int | None = None) -> None:
+        self._agent_pid = agent_pid
         self._runs = runs
         self._roots = tuple(model_roots)
         self._found = ForeignFound()
@@ -60,7 +64,8 @@ class ForeignWatch:
         return None if process is None else self._with_answer(process)
 
     def _find(self, entities: Entities) -> ForeignFound:
-        return find_foreign(entities, self._runs, model_roots=self._roots, gpus=devices.last_reading())
+        gpus = devices.last_reading()
+        return find_foreign(entities, self._runs, self._agent_pid, model_roots=self._roots, gpus=gpus)
 
     def _is_due(self, process: ForeignProcess) -> bool:
         at, told = self._told.get(_key(process), (float("-inf"), Told()))
