@@ -98,7 +98,7 @@ class Desk:
             return False
         if command.host != self._agent.host:
             words = f"this agent is {self._agent.host}; the console expected {command.host}. Correct the context."
-            await self._refuse_now(connection, ws, command.op_id, "E_HOST", words)
+            await self._refuse_now(connection, ws, command.op_id, "E_HOST", words, host=self._agent.host)
             return False
         connection.who, connection.console = command.who, command.console
         connection.read_only = command.read_only or command.major != MAJOR
@@ -320,9 +320,9 @@ class Desk:
         return _said({**said, "generation": wanted})
 
     async def _refuse_now(
-        self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str
+        self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str, host: str = ""
     ) -> None:
-        await connection.send_now(Refused(op_id=op_id, code=code, words=words), op_id)
+        await connection.send_now(Refused(op_id=op_id, code=code, words=words, host=host), op_id)
         await ws.close(1008, words[:100])
 
 
