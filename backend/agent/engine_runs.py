@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from backend.agent.core.state import (
     Stuck,
 )
 from backend.agent.model_files import resolve_model
-from backend.agent.process_identity import group_members, process_tree
+from backend.agent.process_identity import SeenProcess, group_members, process_tree
 from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
 from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Shard, hold_key
 from backend.contract.words import LoadGeneration, NodeId
@@ -63,6 +63,7 @@ class EngineRuns:
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
         self._ended: dict[Key, asyncio.Event] = {}
+        self._trees: dict[Key, foreign_runs.Tree] = {}
         self._proving: set[str] = set()
         self._tidying: asyncio.Task[None] | None = None
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
@@ -86,6 +87,8 @@ class EngineRuns:
         if found is None or found[0].identity is None:
             return
         self._ended[key] = asyncio.Event()
+        if found[0].taken_over is not None:
+            self._trees[key] = foreign_runs.Tree(found[0].identity)
         self._start(self._watch(key, found[0]))
         self._drives[key] = self._start(self._drive(found[0], found[1], adopted=effect.adopted))
 
@@ -191,7 +194,11 @@ class EngineRuns:
         assert shard.identity is not None
         folder = self.run_folder(*key)
         kills_before = cgroup.oom_kills()
+        tree = self._trees.get(key)
+        looking = None if tree is None else self._start(tree.follow())
         code, signal = await supervisor.wait_ended(shard.identity, folder)
+        if looking is not None:
+            looking.cancel()
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
@@ -241,7 +248,7 @@ class EngineRuns:
         failpoint("runs.before_stop")
         try:
             if shard.taken_over is not None:
-                outcome = await foreign_runs.stop(shard.identity, STOP_STEPS)
+                outcome = await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
             else:
                 steps = self.drivers[shard.engine].stop_steps(shard.role)
                 outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
@@ -278,13 +285,22 @@ class EngineRuns:
         if hold.kind == "ports":
             await proofs.ports_are_free(hold.ports)
             return
-        found = self._find(hold.node_id)
-        is_foreign = found is not None and found[0].taken_over is not None
-        members = process_tree if is_foreign else group_members
+        identity, members = self._identity_of(hold), self._members_of(hold)
         if hold.kind == "stuck":
-            await proofs.processes_are_gone(self._identity_of(hold), members)
+            await proofs.processes_are_gone(identity, members)
         else:
-            await proofs.device_is_released(self._identity_of(hold), hold.device, members=members)
+            await proofs.device_is_released(identity, hold.device, members=members)
+
+    def _members_of(self, hold: Hold) -> Callable[[ProcessIdentity], Sequence[SeenProcess]]:
+        """Who belongs to the run of a hold: what a shim started, or an adopted engine and what it was seen to start."""
+        tree, found = self._trees.get((hold.node_id, hold.load_generation)), self._find(hold.node_id)
+        if tree is not None:
+            return lambda _: tree.look()
+        return process_tree if found is not None and found[0].taken_over is not None else group_members
+
+    def _tree(self, key: Key, identity: ProcessIdentity) -> foreign_runs.Tree:
+        """What is known of an adopted engine's processes; nothing yet of one that nobody followed."""
+        return self._trees.setdefault(key, foreign_runs.Tree(identity))
 
     def _identity_of(self, hold: Hold) -> ProcessIdentity | None:
         """Whose end a hold waits for: as the journal has it, else as its run's folder has it."""

@@ -72,9 +72,10 @@ def find_foreign(
     if not grown_up:
         return ForeignFound()
     table = {seen.pid: seen for seen in see_all() if not seen.is_gone}
+    children = _children(table)
     owned = {*grown_up, *_shard_pids(entities)}
     strangers = [
-        _Stranger(table[pid], engine, _tree(pid, table))
+        _Stranger(table[pid], engine, _tree(pid, children))
         for pid, engine in grown_up.items()
         if pid in table and not _ancestors(pid, table) & owned
     ]
@@ -139,9 +140,19 @@ def _ancestors(pid: int, table: Mapping[int, SeenProcess]) -> set[int]:
     return above
 
 
-def _tree(pid: int, table: Mapping[int, SeenProcess]) -> tuple[int, ...]:
+def _children(table: Mapping[int, SeenProcess]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for seen in table.values():
+        children.setdefault(seen.parent, []).append(seen.pid)
+    return children
+
+
+def _tree(pid: int, children: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
     """A process and all that descends from it."""
-    return (pid, *(other for other in table if other != pid and pid in _ancestors(other, table)))
+    tree = [pid]
+    for each in tree:
+        tree += children.get(each, ())
+    return tuple(tree)
 
 
 def _describe(

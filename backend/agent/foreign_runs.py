@@ -6,23 +6,21 @@ No shim started it, so it may share its group and session with anything: a shell
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from backend.agent.core.state import Adopted, Ended
-from backend.agent.process_identity import (
-    is_alive,
-    open_identity,
-    process_tree,
-    see_process,
-    signal_one,
-)
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS
+from backend.agent.process_identity import SeenProcess, is_alive, process_tree, see_process, signal_one
 from backend.agent.supervisor import KILL_SECONDS, StopOutcome
 from backend.contract.entities import ProcessIdentity, Shard
 from backend.engines.driver import StopStep
 
 LOOK_SECONDS = 0.05
+FOLLOW_SECONDS = 3.0
+"""How often what an adopted engine has started is looked at."""
+LEFT_SECONDS = 2.0
+"""How long what an engine started may take to follow it."""
 
 
 def found_again(shard: Shard, identity: ProcessIdentity) -> Adopted | Ended:
@@ -33,62 +31,59 @@ def found_again(shard: Shard, identity: ProcessIdentity) -> Adopted | Ended:
     return Ended(shard.node_id, shard.load_generation, None, None, words, ())
 
 
-async def stop(identity: ProcessIdentity, steps: Sequence[StopStep]) -> StopOutcome:
+class Tree:
+    """An adopted process and everything that it was ever seen to have started, each known by pid and start ticks.
+
+    Who outlives the process that started it has another parent then, and is found no more but by being remembered.
+    """
+
+    def __init__(self, identity: ProcessIdentity) -> None:
+        self.identity = identity
+        self._known: dict[int, int] = {}
+
+    def look(self) -> tuple[SeenProcess, ...]:
+        """Remember who belongs to it now, and return those that live."""
+        self._known |= {each.pid: each.start_ticks for each in process_tree(self.identity)}
+        seen = (see_process(pid) for pid in sorted(self._known))
+        return tuple(s for s in seen if s is not None and s.start_ticks == self._known[s.pid] and not s.is_gone)
+
+    async def follow(self) -> None:
+        """Keep looking until cancelled; a look that cannot be made is made again."""
+        while True:
+            try:
+                self.look()
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+async def stop(tree: Tree, steps: Sequence[StopStep]) -> StopOutcome:
     """Signal the process by its steps, then KILL it and what it left behind, until all of that is proven gone.
 
-    The steps go to the process alone: it knows how to end what it started. Takes at most their seconds and
-    ``KILL_SECONDS``.
+    The steps go to the process alone: it knows how to end what it started. What is left once it is gone has
+    ``LEFT_SECONDS``. Takes at most the steps' seconds, those, and ``KILL_SECONDS``.
     """
-    known: dict[int, int] = {}
+    identity, loop = tree.identity, asyncio.get_running_loop()
     for step in steps:
-        _note(known, identity)
-        _signal(identity.pid, identity.start_ticks, step.signal)
-        if await _gone_within(known, identity, step.seconds):
-            return StopOutcome(stopped=True)
-        if not is_alive(identity):
-            break  # it went, and left some behind
-    deadline = asyncio.get_running_loop().time() + KILL_SECONDS
-    while left := _left(known):
-        if asyncio.get_running_loop().time() >= deadline:
-            return StopOutcome(stopped=False, stuck_pids=left)
-        for pid in left:
-            _signal(pid, known[pid], signal.SIGKILL)
+        first = next((each for each in tree.look() if each.pid == identity.pid), None)
+        if first is None:
+            break
+        signal_one(first, step.signal)
+        await _until(lambda: not is_alive(identity) and not tree.look(), lambda: is_alive(identity), step.seconds)
+    await _until(lambda: not tree.look(), lambda: True, LEFT_SECONDS)
+    deadline = loop.time() + KILL_SECONDS
+    while left := tree.look():
+        if loop.time() >= deadline:
+            return StopOutcome(stopped=False, stuck_pids=tuple(each.pid for each in left))
+        for each in left:
+            signal_one(each, signal.SIGKILL)
         await asyncio.sleep(LOOK_SECONDS)
-        _note(known, identity)
     return StopOutcome(stopped=True)
 
 
-def _note(known: dict[int, int], identity: ProcessIdentity) -> None:
-    """Remember the process and what descends from it now: orphans have another parent."""
-    known.update({each.pid: each.start_ticks for each in process_tree(identity)})
-
-
-def _left(known: dict[int, int]) -> tuple[int, ...]:
-    return tuple(pid for pid, ticks in sorted(known.items()) if _lives(pid, ticks))
-
-
-def _lives(pid: int, start_ticks: int) -> bool:
-    seen = see_process(pid)
-    return seen is not None and seen.start_ticks == start_ticks and not seen.is_gone
-
-
-def _signal(pid: int, start_ticks: int, number: int) -> None:
-    seen = see_process(pid)
-    if seen is not None and seen.start_ticks == start_ticks:
-        signal_one(seen, number)
-
-
-async def _gone_within(known: dict[int, int], identity: ProcessIdentity, seconds: float) -> bool:
-    """Whether all of it is gone within so long; once the process itself is, the rest gets a moment to follow."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while _left(known):
-        now = loop.time()
-        if now >= deadline:
-            return False
-        pidfd = open_identity(identity)
-        if pidfd is not None:
-            os.close(pidfd)
-            _note(known, identity)
-        await asyncio.sleep(min(LOOK_SECONDS, deadline - now))
-    return True
+async def _until(is_done: Callable[[], bool], goes_on: Callable[[], bool], seconds: float) -> None:
+    """Look again and again until it is done, there is no reason to go on, or the time is over."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline and goes_on() and not is_done():
+        await asyncio.sleep(LOOK_SECONDS)

@@ -72,7 +72,8 @@ def _llamacpp(heard: _Heard) -> Told | None:
     if status != 200 or not any("n_params" in _dict(model.get("meta")) for model in listed):
         return None
     props = _dict(heard["/props"][1])
-    return Told(READY, _ids(listed), _text(props.get("model_path")), _text(props.get("build_info")))
+    build = _text(props.get("build_info")).removeprefix("b")  # as --version says it: 1-7e4c0a9
+    return Told(READY, _ids(listed), _text(props.get("model_path")), build)
 
 
 def _vllm(heard: _Heard) -> Told | None:

@@ -74,8 +74,7 @@ async def test_two_links_that_hear_one_host_id_name_both_addresses(place: Path) 
     assert reach.state.hosts[A].reported_at, "the right one is heard all the same"
 
 
-@pytest.mark.engine
-@pytest.mark.e2e
+@pytest.mark.thorough
 @pytest.mark.adoption("a cloned agent.toml: a real agent says whose id it has, and the console names both addresses")
 def test_a_real_agent_with_a_cloned_id_is_refused_with_both_addresses(fleet: Fleet) -> None:
     rewrite(fleet, "host-b", 'host = "host-b"', 'host = "host-a"')
@@ -114,6 +113,7 @@ def test_a_second_agent_at_one_socket_is_refused_and_the_first_stays_reachable(f
     assert host["state"] == "live"
 
 
+@pytest.mark.thorough
 @pytest.mark.adoption("a state folder keeps the host id it was made for: another id on it loads nothing and says both")
 def test_a_state_folder_of_another_host_id_is_not_taken_over(fleet: Fleet) -> None:
     fleet.write_contexts({"host-a": f"unix:{fleet.socket('host-a')}"})

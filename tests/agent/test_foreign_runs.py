@@ -14,6 +14,7 @@ from backend.agent import foreign, foreign_runs
 from backend.agent.core.state import Adopted, Ended
 from backend.agent.devices import GpuReading
 from backend.agent.foreign import find_foreign
+from backend.agent.foreign_runs import Tree
 from backend.agent.foreign_watch import ForeignWatch
 from backend.agent.process_identity import boot_id, see_process
 from backend.contract.entities import Entities, ProcessIdentity
@@ -61,7 +62,9 @@ def is_gone(pid: int) -> bool:
     return seen is None or seen.is_gone
 
 
-@pytest.mark.adoption("vLLM and SGLang are found by command line and listening port, once with all they started")
+@pytest.mark.adoption(
+    "vLLM, SGLang and p4 (stand-ins) are found by command line and listening port, once with all they started"
+)
 def test_engines_are_found_once_with_their_port_model_and_all_that_they_started(
     stand_in: Start, tmp_path: Path
 ) -> None:
@@ -74,6 +77,9 @@ def test_engines_are_found_once_with_their_port_model_and_all_that_they_started(
     other = stand_in(SGLANG_LINE, SGLANG)
     seen = found(other, tmp_path)
     assert (seen.engine, seen.ports, seen.model) == ("sglang", (other.port,), "org/big")
+    broker = stand_in(("p4-agent", "127.0.0.1:1"), {})
+    seen = found(broker, tmp_path)
+    assert (seen.engine, seen.role, seen.ports, seen.model) == ("p4", "broker", (broker.port,), "")
 
 
 @pytest.mark.adoption("the devices of a foreign engine are those whose driver (injected) lists it or what it started")
@@ -114,16 +120,27 @@ async def test_the_watch_adds_what_the_port_answers_and_forgets_who_is_gone(stan
 )
 async def test_a_stop_ends_the_process_and_what_it_leaves_behind_and_nobody_beside_it(stand_in: Start) -> None:
     engine, neighbour = stand_in(VLLM_LINE, VLLM, "fork"), stand_in(SGLANG_LINE, SGLANG)
-    outcome = await foreign_runs.stop(identity_of(engine.pid), (StopStep(TERM, 0.5), StopStep(KILL, 0.5)))
+    outcome = await foreign_runs.stop(Tree(identity_of(engine.pid)), (StopStep(TERM, 0.5), StopStep(KILL, 0.5)))
     assert outcome.stopped
     assert is_gone(engine.pid)
     assert is_gone(engine.child), "it ignores TERM, and would have kept its device"
     assert not is_gone(neighbour.pid)
 
 
+async def test_what_outlives_the_engine_is_remembered_and_ended_too(stand_in: Start) -> None:
+    engine = stand_in(VLLM_LINE, VLLM, "fork")
+    tree = Tree(identity_of(engine.pid))
+    assert {each.pid for each in tree.look()} == {engine.pid, engine.child}
+    engine.kill()
+    assert {each.pid for each in tree.look()} == {engine.child}, "it has another parent now, and is still known"
+    outcome = await foreign_runs.stop(tree, (StopStep(TERM, 5.0), StopStep(KILL, 5.0)))
+    assert outcome.stopped
+    assert is_gone(engine.child)
+
+
 async def test_one_that_ignores_term_is_killed_after_its_grace(stand_in: Start) -> None:
     engine = stand_in(VLLM_LINE, VLLM, "deaf")
-    outcome = await foreign_runs.stop(identity_of(engine.pid), (StopStep(TERM, 0.3), StopStep(KILL, 5.0)))
+    outcome = await foreign_runs.stop(Tree(identity_of(engine.pid)), (StopStep(TERM, 0.3), StopStep(KILL, 5.0)))
     assert outcome.stopped
     assert is_gone(engine.pid)
 
@@ -136,7 +153,7 @@ async def test_a_reused_pid_is_never_signalled(stand_in: Start) -> None:
         msgspec.structs.replace(known, start_ticks=known.start_ticks - 1),
         msgspec.structs.replace(known, boot_id="another boot"),
     ):
-        outcome = await foreign_runs.stop(other, (StopStep(TERM, 0.2), StopStep(KILL, 0.2)))
+        outcome = await foreign_runs.stop(Tree(other), (StopStep(TERM, 0.2), StopStep(KILL, 0.2)))
         assert outcome.stopped, "the process that is named is gone"
         assert not is_gone(engine.pid)
 

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from backend.agent.process_identity import see_process
+from tests.adoption.test_real import Stream
 from tests.e2e.fleet import Fleet, until
+from tests.engines.stand_in_engine import VLLM, VLLM_LINE, StandInEngine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.timeout(150)]
 
@@ -38,6 +41,13 @@ device = "CUDA0"
 
 [models.tiny.profiles.ring]
 ranks = 2
+
+[models.big]
+path = "org/big"
+engine = "vllm"
+
+[models.big.profiles.alone]
+ranks = 1
 
 [models.other]
 path = "other.gguf"
@@ -121,6 +131,7 @@ def committed(fleet: Fleet) -> int:
     return int(next(each["committed"] for each in host["devices"] if each["name"] == "CPU"))
 
 
+@pytest.mark.thorough
 @pytest.mark.adoption("a llama-server started by hand before the agent is found, shown, adopted by name and drained")
 def test_an_engine_started_by_hand_is_found_adopted_and_drained(lone: Fleet, by_hand: ByHand) -> None:
     words = by_hand.ask()
@@ -147,6 +158,7 @@ def test_an_engine_started_by_hand_is_found_adopted_and_drained(lone: Fleet, by_
     assert seen(lone, by_hand.pid) is None, "it is not foreign any more"
     held = shard["taken_over"]["memory"]
     assert held > 1 << 20
+    assert lone.run("drift").returncode == 0, "what is unknown differs from nothing"
     until("its memory among what is promised", lambda: committed(lone) == held)
     told = [line for line in lone.run("journal", "--tail", "50").stdout.splitlines() if "it serves" in line]
     assert len(told) == 1, "who and why stand in the journal, once"
@@ -188,3 +200,74 @@ def test_a_profile_that_it_is_not_is_refused_with_both_values(
     assert f"expected {said}" in refused.stderr
     assert lone.replica() is None
     os.kill(by_hand.pid, 0)
+
+
+def adopt(fleet: Fleet, pid: int, target: str) -> dict[str, Any]:
+    """Adopt it, and the replica once it is ready."""
+    until("the foreign engine with its answers", lambda: seen(fleet, pid))
+    fleet.json("adopt", "--foreign", f"host-a:{pid}", "--as", target, "--yes")
+    return until("the adopted replica", lambda: (r := fleet.replica(f"{target.partition(':')[0]}-1")) and ready(r))
+
+
+def ready(replica: dict[str, Any]) -> dict[str, Any] | None:
+    return replica if replica["state"] == "ready" else None
+
+
+@pytest.mark.thorough
+@pytest.mark.adoption("a stream through an adopted engine is counted by its own slots and ends whole before the stop")
+def test_a_stream_through_an_adopted_engine_ends_whole_before_it_is_stopped(lone: Fleet, by_hand: ByHand) -> None:
+    lone.start("host-a")
+    adopt(lone, by_hand.pid, "tiny:alone")
+    stream = Stream(f"http://127.0.0.1:{by_hand.port}", 1500)
+    stream.start()
+    assert stream.flows.wait(60)
+    drained = lone.run("drain", "tiny-1", "--deadline", "100s", seconds=120)
+    assert drained.returncode == 0, drained.stdout + drained.stderr
+    stream.assert_whole()
+    assert by_hand.process.wait(20) == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.adoption("an adopted engine that ends while its agent is down has failed at the report, exit unknown")
+def test_one_that_ends_while_its_agent_is_down_has_failed_and_holds_nothing(lone: Fleet, by_hand: ByHand) -> None:
+    lone.start("host-a")
+    adopt(lone, by_hand.pid, "tiny:alone")
+    lone.kill_agent("host-a")
+    by_hand.close()
+    lone.start("host-a")
+    failed = until("the failure", lambda: (r := lone.replica()) and (r if r["state"] == "failed" else None))
+    (shard,) = failed["shards"]
+    assert (shard["exit"]["code"], shard["exit"]["signal"]) == (None, None)
+    assert "exit unknown while its agent was down; no agent started it" in shard["exit"]["words"]
+    until("the proof that nothing is held", lambda: lone.json("ls", "hosts")[0]["holds"] == [])
+    assert lone.run("unload", "tiny-1", "--yes").returncode == 0
+    assert lone.replica() is None
+
+
+@pytest.mark.thorough
+@pytest.mark.adoption(
+    "vLLM (a stand-in of its contract) is adopted by a real agent, counted by its metrics, and stopped"
+)
+def test_an_engine_without_a_driver_here_is_adopted_counted_and_stopped(lone: Fleet, tmp_path: Path) -> None:
+    engine = StandInEngine(tmp_path / "vllm", VLLM_LINE, VLLM, "fork")
+    try:
+        lone.start("host-a")
+        replica = adopt(lone, engine.pid, "big:alone")
+        assert replica["shards"][0]["ports"] == [engine.port]
+
+        def counted() -> bool:
+            view = lone.replica("big-1")
+            return view is not None and (view["in_flight"], view["queued"]) == (3, 4)
+
+        until("its own counters", counted)
+        refused = lone.run("test", "big-1")
+        assert "which this agent follows and cannot prompt" in refused.stderr
+        given_up = lone.run("drain", "big-1", "--deadline", "3s", seconds=60)
+        assert given_up.returncode != 0, "its counters never reach zero"
+        assert (lone.replica("big-1") or {})["state"] == "ready"
+        assert lone.run("unload", "big-1", "--yes", seconds=90).returncode == 0
+        for pid in (engine.pid, engine.child):
+            process = see_process(pid)
+            assert process is None or process.is_gone
+    finally:
+        engine.close()

@@ -78,7 +78,7 @@ def test_a_llama_server_says_when_it_loads_and_what_it_serves() -> None:
     assert judge("llamacpp", as_heard(LOADS)).answers == LOADING
     told = judge("llamacpp", as_heard(LLAMA))
     assert (told.answers, told.served, told.model) == (READY, ("tiny",), "/models/tiny.gguf")
-    assert told.release == "b1-7e4c0a9"
+    assert told.release == "1-7e4c0a9"
     without_props = judge("llamacpp", as_heard({**LLAMA, "/props": (401, {})}))
     assert (without_props.answers, without_props.model) == (READY, ""), "its models need no key, its path does"
 
