@@ -85,5 +85,7 @@ async def stop(tree: Tree, steps: Sequence[StopStep]) -> StopOutcome:
 async def _until(is_done: Callable[[], bool], goes_on: Callable[[], bool], seconds: float) -> None:
     """Look again and again until it is done, there is no reason to go on, or the time is over."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < deadline and goes_on() and not is_done():
+    while goes_on() and not is_done():
+        if asyncio.get_running_loop().time() >= deadline:
+            return
         await asyncio.sleep(LOOK_SECONDS)
