@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,14 +21,15 @@ from tests.adoption.test_around import tick
 from tests.adoption.world import a_fleet, folded, says, silence
 from tests.control.factories import A, B
 from tests.control.stand_in_agent import StandInAgent, agents, wait_for
-from tests.e2e.fleet import Fleet, port_blocks, until
+from tests.e2e.fleet import Fleet, until
+from tests.ports import claim_block
 
 QUICK = LinkSettings(open=5.0, floor=0.2, ceiling=0.3, silence=5.0)
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(next(port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))))
+    made = Fleet(claim_block())
     yield made
     made.close()
 
@@ -181,6 +181,8 @@ async def test_the_clock_offset_is_measured_on_the_socket(place: Path) -> None:
     assert abs(view.clock_offset_ms - (2000 - view.round_trip_ms / 2)) <= 1
 
 
+@pytest.mark.thorough
+@pytest.mark.adoption("a socket that a killed agent left is nobody's: the next agent takes it")
 def test_a_socket_that_a_killed_agent_left_is_taken(fleet: Fleet) -> None:
     fleet.write_contexts({"host-a": f"unix:{fleet.socket('host-a')}"})
     fleet.start("host-a")

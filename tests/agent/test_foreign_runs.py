@@ -34,6 +34,7 @@ Start = Callable[..., StandInEngine]
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(foreign, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(foreign_runs, "LEFT_SECONDS", 0.2)
     made: list[StandInEngine] = []
 
     def start(line: tuple[str, ...], answers: dict[str, tuple[int, object]], head: str = "alone") -> StandInEngine:
