@@ -307,7 +307,7 @@ class Link:
             event = await self._receive(connection)
             if isinstance(event, kind):
                 return event
-            if isinstance(event, Refused) and event.host not in ("", self.host):
+            if isinstance(event, Refused) and event.host != self.host and event.host in self._addresses:
                 raise WrongHost(self._wrong_host(event.host))
             if isinstance(event, Refused):
                 raise WrongHost(f"the agent refused the introduction ({event.code}): {event.words}")
