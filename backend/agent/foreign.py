@@ -179,7 +179,19 @@ def _describe(
         devices=devices,
         device_memory=device_memory,
         address=addresses[ports[0]] if ports else "",
+        can_signal=_can_signal(seen.pid),
     )
+
+
+def _can_signal(pid: int) -> bool | None:
+    """Whether this user may signal a process; None when it is gone. Signal 0 asks and sends none."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        return None
+    return True
 
 
 def _addresses(stranger: _Stranger, listening: _Listening) -> dict[Port, str]:

@@ -52,7 +52,8 @@ class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
     started, ``device_memory`` what the driver says it holds on ``devices``. ``engine`` and ``role`` (leader, worker, or
     broker for what serves no model itself) come from its command line, as does ``ranks``, the world size that it was
     started for. ``model`` is the file or name that it was started with, ``served`` the names that it answers to,
-    ``release`` the build that it says it is. ``address`` is where on its host it takes connections.
+    ``release`` the build that it says it is. ``address`` is where on its host it takes connections, ``can_signal``
+    whether the agent's user may end it.
 
     ``answers`` says what its port told: ``ready``, ``loading``, ``closed`` (it wants a key, which proves nothing),
     ``silent``, ``other`` (something that this engine never says), or empty while nobody asked; ``words`` is more of it.
@@ -77,6 +78,7 @@ class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     answers: str = ""
     words: str = ""
+    can_signal: bool | None = None
 
     @property
     def holds(self) -> int | None:

@@ -126,6 +126,14 @@ def _identity(process: ForeignProcess) -> Iterator[Finding]:
             found=f"pid {process.pid} alone, from an older agent",
             remedy="Install this release of the agent on that host.",
         )
+    if process.can_signal is False:
+        yield refuse(
+            "foreign.user",
+            _subject(process),
+            expected="a process that the agent of its host may end",
+            found=f"a process of {process.user or 'another user'}, whom the agent's user may not signal",
+            remedy=f"Stop it as {process.user or 'that user'} and load it here, or run the agent as that user.",
+        )
 
 
 def _ranks(process: ForeignProcess, profile: Profile, target: str) -> Iterator[Finding]:

@@ -59,6 +59,7 @@ MISMATCHES: list[tuple[str, Profile, dict[str, Any], str, str]] = [
     ("foreign.engine", Profile(ranks=1), {"engine": "vllm"}, "engine llamacpp", "engine vllm"),
     ("foreign.role", Profile(ranks=1), {"role": "worker"}, "a leader", "a worker"),
     ("foreign.identity", Profile(ranks=1), {"start_ticks": 0}, "start ticks", "pid 4711 alone"),
+    ("foreign.user", Profile(ranks=1), {"can_signal": False, "user": "bob"}, "may end", "a process of bob"),
     ("foreign.ranks", Profile(ranks=1), {"ranks": 3}, "ranks = 1", "3, by its command line"),
     ("foreign.ring", Profile(ranks=2), {"ranks": 2}, "one process", "ranks = 2"),
     ("foreign.model", Profile(ranks=1), {"model": "/models/big.gguf"}, "model tiny.gguf", "/models/big.gguf"),

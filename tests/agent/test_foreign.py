@@ -127,3 +127,21 @@ def test_looking_leaves_it_alone(stranger: Stranger, tmp_path: Path) -> None:
     find_foreign(Entities(), tmp_path, ELSEWHERE)
     with socket.create_connection(("127.0.0.1", stranger.port), 5):
         assert see_process(stranger.pid) is not None
+
+
+def test_whether_the_agent_may_end_it_is_asked_without_a_signal(
+    stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = found(stranger, Entities(), tmp_path)
+    assert seen is not None
+    assert seen.can_signal is True
+
+    def another_users(pid: int, number: int) -> None:
+        assert number == 0
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", another_users)
+    refused = found(stranger, Entities(), tmp_path)
+    assert refused is not None
+    assert refused.can_signal is False
+    monkeypatch.undo()

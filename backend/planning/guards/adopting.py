@@ -33,6 +33,13 @@ ADOPTING: tuple[Guard, ...] = (
         step=_STEP,
     ),
     refusing(
+        "foreign.user",
+        "a drain that ends with a process nobody may stop",
+        "Stop it as its user, and load it.",
+        "signal 0, which asks and sends nothing",
+        step=_STEP,
+    ),
+    refusing(
         "foreign.ranks",
         "a replica that is short, or has a rank too many",
         "Adopt it as a profile with as many ranks.",
