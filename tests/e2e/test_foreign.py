@@ -271,3 +271,16 @@ def test_an_engine_without_a_driver_here_is_adopted_counted_and_stopped(lone: Fl
             assert process is None or process.is_gone
     finally:
         engine.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.adoption("an adopted engine is reloaded: its replacement is loaded first, then it is drained and gone")
+def test_an_adopted_engine_is_replaced_by_one_that_is_loaded_here(lone: Fleet, by_hand: ByHand) -> None:
+    lone.start("host-a")
+    adopt(lone, by_hand.pid, "tiny:alone")
+    done = lone.run("reload", "tiny-1", "--yes", seconds=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (replica,) = lone.json("ls", "replicas")
+    assert (replica["id"], replica["state"]) == ("tiny-2", "ready")
+    assert (replica["shards"][0]["taken_over"], replica["shards"][0]["bound"]["agrees"]) == (None, True)
+    assert by_hand.process.wait(20) == 0
