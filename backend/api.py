@@ -17,6 +17,7 @@ from backend.contract.entities import (
     ProcessIdentity,
     Reservation,
     Shard,
+    TakenOver,
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
@@ -62,6 +63,7 @@ from backend.control.adoption_document import (
     AdoptionDocument,
     AdoptionUnreadable,
     Decision,
+    ForeignFound,
     HeldBack,
     ReplicaFound,
     Stoppable,
@@ -78,6 +80,7 @@ from backend.control.contexts import (
     load_contexts,
     who_asks,
 )
+from backend.control.foreign_adopting import foreign_of
 from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
@@ -102,6 +105,7 @@ from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.reported_cuts import ReportedBound, reported_bound
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AnyRequest,
     AskJournal,
     ChangeDrainRequest,
@@ -111,6 +115,7 @@ from backend.control.requests import (
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -148,6 +153,7 @@ from backend.planning.catalog import CatalogError
 __all__ = [
     "AcknowledgeDrift",
     "Acknowledgement",
+    "AdoptForeignRequest",
     "AdoptionDocument",
     "AdoptionUnreadable",
     "AgentAddress",
@@ -177,6 +183,7 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "ForeignFound",
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
@@ -216,6 +223,7 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanForeign",
     "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
@@ -252,6 +260,7 @@ __all__ = [
     "Stoppable",
     "SubmitRefused",
     "TakeSnapshot",
+    "TakenOver",
     "Target",
     "Term",
     "TestRequest",
@@ -259,6 +268,7 @@ __all__ = [
     "UnixMs",
     "catalog_on_paper",
     "classify",
+    "foreign_of",
     "guards_on_paper",
     "holds_in",
     "home_folder",

@@ -171,7 +171,7 @@ ACTIONS: tuple[Action, ...] = (
         "adopt",
         ("A",),
         "adopt",
-        "Show what every host reports, what is unwanted and what is held; s stops a stray there, after asking.",
+        "Show what every host reports, what is unwanted, held or foreign; s stops a stray, a adopts an engine.",
         twin="adopt",
         footer=2,
     ),

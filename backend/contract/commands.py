@@ -190,6 +190,27 @@ class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
     extend_seconds: float = 0.0
 
 
+class AdoptForeign(Command, frozen=True, kw_only=True, tag="foreign.adopt"):
+    """Record an engine that no agent started as the one shard of ``plan``: exactly this process, or nothing.
+
+    From then on it is shown, counted, drained and stopped like any other shard.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    plan: Plan
+    by: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("pid", self.pid, least=1)
+        check_u64("start_ticks", self.start_ticks, least=1)
+        if not self.boot_id:
+            raise ValueError("boot_id is empty")
+
+
 class SetOperatorHold(Command, frozen=True, kw_only=True, tag="operator.hold"):
     """Hold a replica or a model down or paused, durably; it replaces what held it before. None: until released."""
 
@@ -357,4 +378,5 @@ AnyCommand = (
     | ResignKeeper
     | CordonHost
     | UncordonHost
+    | AdoptForeign
 )

@@ -62,10 +62,29 @@ class Canary(msgspec.Struct, frozen=True):
     words: str
 
 
+class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that no agent started and a person adopted: by whom, why, and what it was at that moment.
+
+    What such an engine was never told stays unknown: a bound, and a generation of its own. ``memory`` is the bytes that
+    it held then, ``address`` where on its host it takes connections, ``started_by`` the user whose process it is.
+    """
+
+    by: str
+    why: str
+    at_unix_ms: UnixMs
+    program: str
+    address: str
+    memory: int | None = None
+    started_by: str = ""
+    started_unix_ms: UnixMs | None = None
+
+
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
 
     ``ends_as`` is set while stopping: ``stopped`` when somebody asked for it, ``failed`` when it had to be ended.
+    ``taken_over`` is set for an engine that no agent started: then its generation numbers the adoption, and its bound
+    holds nothing but the memory that was measured.
 
     ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
     """
@@ -100,6 +119,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     canary: Canary | None = None
     ends_as: str = ""
     revision: int = 0
+    taken_over: TakenOver | None = None
 
 
 class LoadRecord(msgspec.Struct, frozen=True):

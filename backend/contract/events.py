@@ -96,11 +96,15 @@ class Answered(Event, frozen=True, kw_only=True, tag="result"):
 
 
 class Refused(Event, frozen=True, kw_only=True, tag="refused"):
-    """A frame that was not understood or not allowed, said aloud: what stands, and what to do."""
+    """A frame that was not understood or not allowed, said aloud: what stands, and what to do.
+
+    ``host`` is the id of the agent that refuses an introduction meant for another; empty for everything else.
+    """
 
     op_id: str
     code: str
     words: str
+    host: str = ""
 
 
 class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):

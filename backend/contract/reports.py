@@ -50,7 +50,18 @@ class Illness(msgspec.Struct, frozen=True):
 
 
 class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's program that this agent did not start: shown, never touched. ``memory`` is its resident bytes."""
+    """An engine that this agent did not start: shown, and never touched before a person adopts it.
+
+    ``pid``, ``start_ticks`` and ``boot_id`` say who it is; ``memory`` is the resident bytes of it and of all that it
+    started, ``device_memory`` what the driver says it holds on ``devices``. ``engine`` and ``role`` (leader, worker, or
+    broker for what serves no model itself) come from its command line, as does ``ranks``, the world size that it was
+    started for. ``model`` is the file or name that it was started with, ``served`` the names that it answers to,
+    ``release`` the build that it says it is. ``address`` is where on its host it takes connections, ``can_signal``
+    whether the agent's user may end it.
+
+    ``answers`` says what its port told: ``ready``, ``loading``, ``closed`` (it wants a key, which proves nothing),
+    ``silent``, ``other`` (something that this engine never says), or empty while nobody asked; ``words`` is more of it.
+    """
 
     pid: int
     program: str
@@ -59,6 +70,24 @@ class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = ()
     model: str = ""
     memory: int | None = None
+    start_ticks: int = 0
+    boot_id: str = ""
+    engine: str = ""
+    role: str = ""
+    ranks: int | None = None
+    devices: tuple[str, ...] = ()
+    device_memory: int | None = None
+    address: str = ""
+    served: tuple[str, ...] = ()
+    release: str = ""
+    answers: str = ""
+    words: str = ""
+    can_signal: bool | None = None
+
+    @property
+    def holds(self) -> int | None:
+        """Bytes that it keeps from others: on its devices where a driver counts them, else in main memory."""
+        return self.memory if self.device_memory is None else self.device_memory
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):

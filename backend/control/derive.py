@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from backend.contract.entities import Buffers, Drain, Shard
+from backend.contract.entities import Buffers, Drain, Shard, TakenOver
 from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
@@ -81,6 +81,7 @@ def derive_replica(
     a rank is missing, unreachable or lost; no load of it is open            recovering
     the same of the generation ``given_up``: its grace is over               failed
     every rank ready and a canary has crossed them all                       ready
+    its one rank, which no agent started and a person adopted, is ready      ready
     otherwise                                                                loading
     ======================================================================  ============
 
@@ -226,6 +227,8 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if absent or waiting or leader is None:
         words = [_phase_words(claim) for claim in waiting]
         return ReplicaState.LOADING, [*words, *absent]
+    if leader.shard.taken_over is not None:
+        return ReplicaState.READY, [_adopted_words(leader.shard.taken_over)]
     if leader.shard.canary is None:
         return ReplicaState.LOADING, ["rank 0 says ready, and no canary has crossed every rank yet"]
     words = [] if leader.shard.canary.ok else [f"unresponsive: {leader.shard.canary.words}"]
@@ -233,6 +236,12 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
         if bound_word(claim.shard, _reported(ring, claim.shard.rank)) == "differs":
             words.append(f"rank {claim.shard.rank} on {claim.shard.host}: its bound differs from what was derived")
     return ReplicaState.READY, words
+
+
+def _adopted_words(taken: TakenOver) -> str:
+    """What is weaker about a replica that nobody here loaded."""
+    why = f" ({taken.why})" if taken.why else ""
+    return f"adopted by {taken.by}{why}: no agent started it, no canary proves it, bound and generation are unknown"
 
 
 def _failed_words(ring: _Ring, any_live: bool) -> list[str]:
@@ -325,6 +334,7 @@ def _shard_view(claim: _Claim, ring: _Ring) -> ShardView:
     shard, host = claim.shard, claim.part.host
     reported = _reported(ring, shard.rank)
     same = int(shard.node_generation) == int(shard.load_generation)
+    has_generation = shard.taken_over is None  # an adopted engine was never told one
     return ShardView(
         shard=shard,
         state=claim.state,
@@ -332,7 +342,7 @@ def _shard_view(claim: _Claim, ring: _Ring) -> ShardView:
         measured_at=host.measured_at.get(shard.node_id, 0.0),
         reported=reported,
         bound=bound_word(shard, reported),
-        generation="equal" if same else "differs",
+        generation="differs" if not same else "equal" if has_generation else "unknown",
     )
 
 

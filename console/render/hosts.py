@@ -172,7 +172,8 @@ def _foreign_lines(facts: HostFacts, look: Look) -> list[Line]:
     for process in facts.foreign:
         ports = f"  port {', '.join(str(port) for port in process.ports)}" if process.ports else ""
         who = f"process {process.pid} of {process.user or '?'}, started {ago(process.started_unix_ms, look)}"
-        words = f"  {who}{ports}  {size(process.memory)}  {process.model}".rstrip()
+        held = f"{size(process.holds)}{' on ' + ', '.join(process.devices) if process.devices else ''}"
+        words = f"  {who}{ports}  {held}  {process.model}".rstrip()
         lines.append(line(cell(f"foreign {process.program}", "state.warn"), words))
     return lines
 

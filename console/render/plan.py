@@ -26,6 +26,7 @@ _STEPS = {
     "check": "at every agent, before anything is started",
     "start": "with the engines up, before weights are read",
     "load": "until ready",
+    "adopt": "when an engine that no agent started is to be adopted",
 }
 
 _REASONS_SHOWN = 12

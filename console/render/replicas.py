@@ -43,7 +43,7 @@ def replica_cells(view: ReplicaView, look: Look, held: str = "") -> Line:
     return (
         cell(view.id, "name"),
         state_cell(state, suffix),
-        cell(generation(view.load_generation or None, look)),
+        replica_generation(view, look),
         right(
             f"{view.ranks_ready}/{view.world_size}", "plain" if view.ranks_ready == view.world_size else "state.warn"
         ),
@@ -51,6 +51,13 @@ def replica_cells(view: ReplicaView, look: Look, held: str = "") -> Line:
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
         cell("  ".join(part for part in (held, note_of(view, look)) if part), "state.warn" if held else "note"),
     )
+
+
+def replica_generation(view: ReplicaView, look: Look) -> Cell:
+    """Its load generation; an adopted engine was never told one, and the number of its adoption is none."""
+    if any(each.shard.taken_over is not None for each in view.shards):
+        return cell("?", "unknown")
+    return cell(generation(view.load_generation or None, look))
 
 
 def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:

@@ -60,7 +60,11 @@ class ChooseModel(Dialog):
     def _plan(self) -> None:
         target = self.query_one(Grid).cursor_key
         if target is not None:
-            self.app.switch_screen(LoadDialog(target))
+            self.chosen(target)
+
+    def chosen(self, target: str) -> None:
+        """``MODEL:PROFILE`` was chosen."""
+        self.app.switch_screen(LoadDialog(target))
 
 
 class LoadDialog(Dialog):

@@ -46,7 +46,8 @@ def rows_by_id() -> set[str]:
 
 def test_every_guard_has_a_row() -> None:
     """Each guard of the table has a wrong load here, or one that is warned of."""
-    assert {guard.id for guard in GUARDS} - rows_by_id() - set(ELSEWHERE) == set()
+    adopting = {guard.id for guard in GUARDS if guard.step == "adopt"}  # no load: their rows are in tests/adoption
+    assert {guard.id for guard in GUARDS} - rows_by_id() - set(ELSEWHERE) - adopting == set()
 
 
 def test_every_row_names_a_guard() -> None:

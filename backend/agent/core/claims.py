@@ -23,7 +23,7 @@ _REPLICA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 def why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
     """Why nothing is held for this plan, or an empty text."""
     plan, entities, host = command.plan, turn.state.entities, turn.state.host
-    if refusal := _why_not_plan(plan):
+    if refusal := why_not_plan(plan):
         return refusal
     if capacity.refuses_loads:
         return f"E_REFUSED: {host} refuses loads: {capacity.refuses_loads}"
@@ -52,7 +52,7 @@ def why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
         )
         if refusal:
             return refusal
-    if plan.load_generation <= _highest_seen(entities, plan.replica):
+    if plan.load_generation <= highest_seen(entities, plan.replica):
         return (
             f"E_FENCED: generation {plan.load_generation} of {plan.replica} is not above the one that {host} has "
             "seen for it. Plan again."
@@ -63,7 +63,7 @@ def why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
 def why_not_load(turn: Turn, command: Load, capacity: Capacity) -> str:
     """Why this shard is not started, or an empty text."""
     plan = command.plan
-    if refusal := _why_not_plan(plan):
+    if refusal := why_not_plan(plan):
         return refusal
     if capacity.refuses_loads:
         return f"E_REFUSED: {turn.state.host} refuses loads: {capacity.refuses_loads}"
@@ -98,7 +98,7 @@ def why_not_load(turn: Turn, command: Load, capacity: Capacity) -> str:
     return _why_not_device(turn, planned)
 
 
-def _highest_seen(entities: Entities, replica: ReplicaId) -> int:
+def highest_seen(entities: Entities, replica: ReplicaId) -> int:
     """The newest generation of a replica that was ever begun here, for as long as its commands are remembered."""
     shards = (int(shard.load_generation) for shard in entities.shards.values() if shard.replica == replica)
     begun = (
@@ -110,7 +110,8 @@ def _highest_seen(entities: Entities, replica: ReplicaId) -> int:
     return max((*shards, *begun), default=0)
 
 
-def _why_not_plan(plan: Plan) -> str:
+def why_not_plan(plan: Plan) -> str:
+    """What is wrong with a plan in itself, or an empty text."""
     if plan_digest(plan) != plan.digest:
         return (
             f"E_INVALID: the plan was edited: its digest is {plan.digest[:8]}, its content gives "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.agent.core import cordons, drains, keeping
+from backend.agent.core import cordons, drains, foreign, keeping
 from backend.agent.core.budgets import demand
-from backend.agent.core.claims import why_not_load, why_not_reserve
+from backend.agent.core.claims import highest_seen, why_not_load, why_not_plan, why_not_reserve
 from backend.agent.core.health import clear_failures
 from backend.agent.core.state import CommandArrived, Send, Spawn
 from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
 from backend.contract.commands import (
+    AdoptForeign,
     ChangeDrain,
     ClaimKeeper,
     CordonHost,
@@ -30,7 +31,7 @@ from backend.contract.envelopes import command_type
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import UnixMs
+from backend.contract.words import UnixMs, node_id
 
 SUCCEEDED_ABSENT = Result(status="succeeded", resource_state="absent")
 
@@ -64,6 +65,8 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
         _load(turn, event, command)
     elif isinstance(command, Unload):
         _unload(turn, event, command)
+    elif isinstance(command, AdoptForeign):
+        _adopt_foreign(turn, event, command)
     elif isinstance(command, StartDrain):
         refusal = drains.start(turn, command)
         _end(turn, event, command.replica, command.by, refusal)
@@ -112,7 +115,7 @@ def _operation(turn: Turn, event: CommandArrived, subject: str, by: str) -> Open
         by=by,
         payload_digest=event.digest,
         at_unix_ms=turn.now.unix_ms,
-        generation=int(event.command.plan.load_generation) if isinstance(event.command, Load) else 0,
+        generation=int(event.command.plan.load_generation) if isinstance(event.command, Load | AdoptForeign) else 0,
     )
 
 
@@ -262,6 +265,18 @@ def _new_shard(turn: Turn, command: Load, planned: PlannedShard) -> Shard:
         since_unix_ms=turn.now.unix_ms,
         words="accepted",
     )
+
+
+def _adopt_foreign(turn: Turn, event: CommandArrived, command: AdoptForeign) -> None:
+    refusal = why_not_plan(command.plan) or foreign.why_not_adopt(turn, command, event.foreign)
+    if not refusal and command.plan.load_generation <= highest_seen(turn.state.entities, command.plan.replica):
+        refusal = f"E_FENCED: the number {command.plan.load_generation} is not above those seen here. Plan again."
+    if refusal or event.foreign is None:
+        _end(turn, event, command.plan.replica, command.by, refusal)
+        return
+    operation = _operation(turn, event, node_id(command.plan.replica, 0), command.by)
+    result = Result(status="succeeded", resource_state="present")
+    foreign.adopt(turn, command, event.foreign, turn.ended_operation(operation, result))
 
 
 # Unload

@@ -7,7 +7,7 @@ import msgspec
 from backend.contract.commands import Command
 from backend.contract.entities import Entities, Hold, JournalRecord, ProcessIdentity
 from backend.contract.events import Event
-from backend.contract.reports import DeviceFacts, Illness
+from backend.contract.reports import DeviceFacts, ForeignProcess, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
 from backend.engines.driver import Seen
 
@@ -42,12 +42,16 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class CommandArrived(msgspec.Struct, frozen=True):
-    """A durable command from connection ``conn``; ``digest`` is sha256 of its payload."""
+    """A durable command from connection ``conn``; ``digest`` is sha256 of its payload.
+
+    ``foreign`` is the engine that an adoption names, as it is at this moment.
+    """
 
     conn: int
     command: Command
     digest: str
     capacity: Capacity
+    foreign: ForeignProcess | None = None
 
 
 class Synced(msgspec.Struct, frozen=True):

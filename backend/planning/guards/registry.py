@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.planning.guards import addresses, devices, hosts, numbers, replicas, serving, shape, sizes
+from backend.planning.guards.adopting import ADOPTING
 from backend.planning.guards.later import LATER
 from backend.planning.guards.situation import Guard
 from backend.planning.guards.table import (
@@ -403,7 +404,7 @@ _OTHERS = (
 )
 
 GUARDS: tuple[Guard, ...] = (
-    *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_OTHERS, *LATER),
+    *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_OTHERS, *LATER, *ADOPTING),
 )
 BY_ID = {guard.id: guard for guard in GUARDS}
 CHECKS: tuple[Check, ...] = tuple(dict.fromkeys(guard.check for guard in GUARDS if guard.check is not None))
