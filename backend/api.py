@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -104,6 +105,7 @@ from backend.control.requests import (
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
@@ -123,6 +125,7 @@ from backend.control.requests import (
     StartUnload,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.views import (
     Acknowledgement,
@@ -160,6 +163,8 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Cordon",
+    "CordonRequest",
     "Decision",
     "DeviceFacts",
     "Drain",
@@ -248,6 +253,7 @@ __all__ = [
     "Target",
     "Term",
     "TestRequest",
+    "UncordonRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",

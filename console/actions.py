@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, OperationView, ReplicaView
+from backend.api import FleetState, HostView, OperationView, ReplicaView
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
@@ -102,6 +102,27 @@ def _can_test(state: FleetState, selection: Selection) -> str | None:
     return None
 
 
+def _host_of(state: FleetState, selection: Selection) -> HostView | str:
+    if selection.host is None:
+        return "no host is selected; h shows the hosts, tab goes there"
+    view = next((each for each in state.hosts.values() if each.host == selection.host), None)
+    return view if view is not None else f"{selection.host} is no longer in this context"
+
+
+def _can_cordon(state: FleetState, selection: Selection) -> str | None:
+    view = _host_of(state, selection)
+    if isinstance(view, str):
+        return view
+    return None if view.state.value == "live" else f"{view.host} is {view.state.value}: nobody there can be told"
+
+
+def _can_uncordon(state: FleetState, selection: Selection) -> str | None:
+    view = _host_of(state, selection)
+    if isinstance(view, str) or view.entities.cordon is not None:
+        return _can_cordon(state, selection)
+    return f"{view.host} is not cordoned"
+
+
 def is_open(operation: OperationView) -> bool:
     """It has not ended."""
     return operation.state in ("running", "ownerless")
@@ -170,6 +191,26 @@ ACTIONS: tuple[Action, ...] = (
         target="replica",
         twin="reload",
         when=_can_reload,
+    ),
+    Action(
+        "cordon",
+        ("C",),
+        "cordon",
+        "Take no new shards on the selected host, or take that back; what runs there runs on.",
+        danger="write",
+        target="host",
+        twin="cordon",
+        when=_can_cordon,
+    ),
+    Action(
+        "uncordon",
+        (),
+        "uncordon",
+        "Take new shards on a host again: :uncordon HOST.",
+        danger="write",
+        target="host",
+        twin="uncordon",
+        when=_can_uncordon,
     ),
     Action(
         "test",

@@ -199,6 +199,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
                 self.say(f"{action.title} is not possible: there is no replica {argument} here", "message.warn")
                 return
             selection = Selection(replica=argument, pane="replicas")
+        if argument and action.target == "host":
+            selection = Selection(replica=selection.replica, host=argument, pane="lower")
         why = refusal(action, self.state, selection)
         if why is not None:
             self.say(why, "message.warn")

@@ -13,6 +13,7 @@ from console.render.hosts import host_page
 from console.render.journal import journal_page
 from console.render.ring import ring_lines
 from console.screens.adoption import AdoptionScreen
+from console.screens.cordon import CordonDialog
 from console.screens.drain import DrainDialog, DrainView, find_replica
 from console.screens.drift import DriftScreen
 from console.screens.leave import QuitDialog
@@ -46,6 +47,10 @@ def _unload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: s
 
 def _reload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(ReloadDialog(selection.replica or ""))
+
+
+def _cordon(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(CordonDialog(selection.host or ""))
 
 
 def _test(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
@@ -119,6 +124,8 @@ HANDLERS: dict[str, Handler] = {
     "adopt": _adopt,
     "unload": _unload,
     "reload": _reload,
+    "cordon": _cordon,
+    "uncordon": _cordon,
     "test": _test,
     "details": _details,
     "ring": _ring,

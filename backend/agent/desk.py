@@ -22,6 +22,7 @@ from backend.contract.commands import (
     ChangeDrain,
     Check,
     ClaimKeeper,
+    CordonHost,
     EndOperatorHold,
     ExportJournal,
     ForkJournal,
@@ -40,6 +41,7 @@ from backend.contract.commands import (
     StartDrain,
     Subscribe,
     TestReplica,
+    UncordonHost,
     Unload,
     VerifyJournal,
 )
@@ -68,6 +70,8 @@ DURABLE = (
     EndOperatorHold,
     ClaimKeeper,
     ResignKeeper,
+    CordonHost,
+    UncordonHost,
 )
 
 

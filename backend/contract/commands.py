@@ -248,6 +248,27 @@ class ResignKeeper(Command, frozen=True, kw_only=True, tag="keeper.resign"):
         check_u64("keeper_epoch", self.keeper_epoch, least=1)
 
 
+class CordonHost(Command, frozen=True, kw_only=True, tag="host.cordon"):
+    """Take no new shards here, durably; what runs runs on. None: until somebody uncordons the host."""
+
+    by: str
+    why: str = ""
+    seconds: float | None = None
+    expect: Expect = Expect()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seconds is not None and not 0 < self.seconds <= LONGEST_HOLD_SECONDS:
+            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_HOLD_SECONDS}")
+
+
+class UncordonHost(Command, frozen=True, kw_only=True, tag="host.uncordon"):
+    """Take new shards again. A host that is not cordoned succeeds as absent."""
+
+    by: str
+    expect: Expect = Expect()
+
+
 class OperationStatus(Command, frozen=True, kw_only=True, tag="op.status"):
     """Ask what became of a command whose answer was not heard."""
 
@@ -334,4 +355,6 @@ AnyCommand = (
     | EndOperatorHold
     | ClaimKeeper
     | ResignKeeper
+    | CordonHost
+    | UncordonHost
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from backend.contract.cordons import Cordon
 from backend.contract.numbers import check_u64
 from backend.contract.plans import Bound, Plan
 from backend.contract.words import (
@@ -260,6 +261,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operator_hold: OperatorHold | None = None
     drop_operator_holds: tuple[str, ...] = ()
     keeper: KeeperLease | None = None
+    cordon: Cordon | None = None
+    drop_cordon: bool = False
 
 
 class Entities(msgspec.Struct, frozen=True):
@@ -275,6 +278,7 @@ class Entities(msgspec.Struct, frozen=True):
     failing: dict[NodeId, Failing] = {}
     operator_holds: dict[str, OperatorHold] = {}
     keeper: KeeperLease | None = None
+    cordon: Cordon | None = None
 
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -295,7 +299,17 @@ class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     seq: int = 0
 
 
-_DECISIONS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
+_DECISIONS = (
+    "reservation",
+    "load",
+    "drain",
+    "hold",
+    "cordon",
+    "drop_reservations",
+    "drop_drains",
+    "drop_holds",
+    "drop_cordon",
+)
 
 
 def hold_key(hold: Hold) -> str:
@@ -359,6 +373,8 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
         new["operator_holds"] = kept
     if change.keeper is not None:
         new["keeper"] = change.keeper
+    if change.cordon is not None or change.drop_cordon:
+        new["cordon"] = change.cordon
     if change.highest_generation:
         highest = max(entities.highest_generation, change.highest_generation)
         new["highest_generation"] = max(new.get("highest_generation", 0), highest)

@@ -7,6 +7,7 @@ from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
+from backend.control.cordon_answers import cordon_host
 from backend.control.drift_answers import acknowledge_drift, reopen_drift
 from backend.control.exit_codes import DONE, UNREACHABLE
 from backend.control.keeper_answers import claim_keeping, hold_subject, resign_keeping, resume_subject
@@ -21,6 +22,7 @@ from backend.control.requests import (
     ChangeDrainRequest,
     CheckModels,
     ClaimKeeping,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
@@ -42,6 +44,7 @@ from backend.control.requests import (
     StopShard,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.starting import Starting
 from backend.control.views import Answer
@@ -102,6 +105,8 @@ class Answering:
                     words = await hold_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
                 case ResumeSubject():
                     words = await resume_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
+                case CordonRequest() | UncordonRequest():
+                    words = await cordon_host(self._asking, self._who, op_id, request)
                 case ClaimKeeping():
                     return await claim_keeping(self._asking.why_not, self._reach.state, op_id, request)
                 case ResignKeeping():

@@ -218,6 +218,27 @@ class ResumeSubject(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class CordonRequest(Request, kw_only=True, frozen=True):
+    """Take no new shards at a host; None lasts until it is uncordoned. What runs there runs on.
+
+    ``revision`` is the host's as a person saw it; None takes the one that stands when the request is read.
+    """
+
+    host: str
+    seconds: float | None = None
+    why: str = ""
+    revision: int | None = None
+    is_write: ClassVar[bool] = True
+
+
+class UncordonRequest(Request, kw_only=True, frozen=True):
+    """Take new shards at a host again, whoever cordoned it."""
+
+    host: str
+    revision: int | None = None
+    is_write: ClassVar[bool] = True
+
+
 class ClaimKeeping(Request, kw_only=True, frozen=True):
     """Claim the keeper's lease at every live agent, or renew it; the value has ``held`` and ``refused`` by host."""
 
@@ -270,6 +291,8 @@ AnyRequest = (
     | StartAdopt
     | HoldSubject
     | ResumeSubject
+    | CordonRequest
+    | UncordonRequest
     | ClaimKeeping
     | ResignKeeping
     | StopShard

@@ -17,6 +17,7 @@ from backend.planning.engines.rules import NOTHING_KNOWN, demanded, unknown_boun
 from backend.planning.fleet import FleetFacts, engine_of
 from backend.planning.guards import Situation, run_guards
 from backend.planning.guards.devices import device_moved
+from backend.planning.guards.hosts import host_cordoned
 from backend.planning.guards.numbers import generation_differs, generation_not_above
 from backend.planning.guards.replicas import replica_known
 from backend.planning.guards.shape import endpoints_of, layers_of, ranks_of
@@ -145,6 +146,7 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
                 )
             )
             continue
+        found += host_cordoned(report)
         now = engine_of(report, saved.engine)
         found += _stale(fact, report, now.release if now else "no release")
         found += generation_not_above(saved, report)

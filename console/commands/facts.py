@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backend.api import HostView, ModelView, OperationView, ReplicaView, ShardView
+    from backend.api import Cordon, HostView, ModelView, OperationView, ReplicaView, ShardView
 
 _AGREES = {"equal": True, "differs": False}
 
@@ -61,6 +61,18 @@ def replica_facts(view: ReplicaView) -> dict[str, Any]:
         "in_flight": view.in_flight,
         "queued": view.queued,
         "shards": [shard_facts(shard) for shard in sorted(view.shards, key=lambda each: each.shard.rank)],
+    }
+
+
+def cordon_facts(cordon: Cordon | None) -> dict[str, Any] | None:
+    """Who keeps new shards away from a host, why and until when; null where nobody does."""
+    if cordon is None:
+        return None
+    return {
+        "by": cordon.by,
+        "why": cordon.why,
+        "at_unix_ms": cordon.at_unix_ms,
+        "until_unix_ms": cordon.until_unix_ms,
     }
 
 
@@ -122,6 +134,7 @@ def host_facts(view: HostView) -> dict[str, Any]:
         if facts
         else None,
         "keeper": view.entities.keeper,
+        "cordon": cordon_facts(view.entities.cordon),
         "foreign": facts.foreign if facts else None,
         "memory_total": facts.memory_total if facts else None,
         "memory_free": facts.memory_free if facts else None,

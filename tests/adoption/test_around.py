@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.contract.cordons import Cordon
+from backend.contract.entities import Entities
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import NodeId, OpId, UnixMs
 from backend.control.adopting import chosen_shards
@@ -346,3 +348,22 @@ def test_r17_no_decision_stops_a_shard_of_the_generation_that_serves(world: list
 def test_r02_an_operation_of_another_replica_changes_nothing(document: AdoptionDocument) -> None:
     other = an_operation(subject="glm-1", plan=None, kind="drain")
     assert document_of(*EVERYTHING, ledger(other), fleet=a_fleet(THREE)).digest == document.digest
+
+
+def test_r16_a_cordon_changes_nothing_about_who_runs_what() -> None:
+    """A cordoned host's ranks are adopted, its strays named as before, and no drift comes of it."""
+
+    def cordoned(entities: Entities) -> Entities:
+        return msgspec.structs.replace(entities, cordon=Cordon(by="bob", why="fan", at_unix_ms=UnixMs(1)))
+
+    plain = document_of(*EVERYTHING, fleet=a_fleet(THREE))
+    with_cordons = (
+        catalog(TINY),
+        says(A, cordoned(WHOLE_A)),
+        says(B, cordoned(WHOLE_B)),
+        says(C, cordoned(entities_of(STRAY))),
+    )
+    document = document_of(*with_cordons, fleet=a_fleet(THREE))
+    assert document == plain
+    drifts = folded(*with_cordons, fleet=a_fleet(THREE)).state.drifts
+    assert drifts == folded(*EVERYTHING, fleet=a_fleet(THREE)).state.drifts

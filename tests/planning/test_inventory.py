@@ -17,7 +17,7 @@ from backend.planning.inventory import matching_devices
 from backend.planning.placement import spread
 from backend.planning.ports import PortBook, lowest_band
 from tests.planning.test_placement import seats
-from tests.planning.worlds import GIB, NOW, a_fleet, a_host, a_plan, a_reservation, a_shard, holding, ids
+from tests.planning.worlds import GIB, NOW, a_cordon, a_fleet, a_host, a_plan, a_reservation, a_shard, holding, ids
 
 MIB = 2**20
 
@@ -33,6 +33,16 @@ def anywhere(*reports: HostReport, unreachable: tuple[tuple[HostId, str], ...] =
 
 def reasons(made: Plan) -> dict[str, str]:
     return {str(each.host): each.reason for each in made.candidates if not each.chosen}
+
+
+def test_a_cordoned_host_is_not_chosen_and_says_by_whom_since_when_and_why() -> None:
+    made = anywhere(
+        a_host("host-a", devices={"CPU": (10 * GIB, 0)}),
+        a_host("host-b", devices={"CPU": (20 * GIB, 0)}, entities=holding(cordon=a_cordon("fan replaced"))),
+    )
+    assert not made.is_refused
+    assert {shard.host for shard in made.shards} == {"host-a"}
+    assert reasons(made) == {"host-b": "cordoned by alice@ops-1 since 2025-11-29 10:40 UTC: fan replaced"}
 
 
 def test_every_host_that_is_not_chosen_says_why() -> None:

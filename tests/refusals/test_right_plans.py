@@ -10,6 +10,7 @@ from backend.planning.plan import recheck
 from tests.planning.worlds import (
     GIB,
     NOW,
+    a_cordon,
     a_fleet,
     a_host,
     a_model,
@@ -28,6 +29,13 @@ MAPPED = a_model().expected_bytes
 
 ROWS = [
     RightPlan("the ordinary ring over two hosts", a_plan),
+    RightPlan(
+        "a ring beside a cordoned host that nobody named",
+        lambda: a_plan(
+            a_fleet(a_host("host-a"), a_host("host-b", entities=holding(cordon=a_cordon())), a_host("host-c")),
+            profile={"hosts": (), "ranks_per_host": 1},
+        ),
+    ),
     RightPlan(
         "exactly enough memory at a worker's host", lambda: a_plan(pair(devices={"CPU": (needed_on("host-b"), 0)}))
     ),

@@ -12,7 +12,7 @@ from backend.contract.plans import Plan, sealed
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
 from backend.planning.fleet import FleetFacts
 from backend.planning.plan import recheck
-from tests.planning.worlds import NOW, a_fleet, a_host, a_plan, a_reservation, a_shard, an_engine, holding
+from tests.planning.worlds import NOW, a_cordon, a_fleet, a_host, a_plan, a_reservation, a_shard, an_engine, holding
 from tests.refusals.rows import as_parameters, assert_refuses, pair
 
 pytestmark = pytest.mark.refusals
@@ -96,6 +96,13 @@ ROWS = [
         ("revision 3", "revision 4", "host-b"),
         a_plan,
         lambda: pair(revision=4),
+    ),
+    SavedPlan(
+        "a host that was cordoned since",
+        "host.cordoned",
+        ("host-b", "cordoned by alice@ops-1", "fan"),
+        a_plan,
+        lambda: pair(revision=4, entities=holding(cordon=a_cordon())),
     ),
     SavedPlan("an agent that was restarted", "plan.stale", ("epoch epoch-of", "epoch another"), a_plan, restarted),
     SavedPlan(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backend.agent.core.state import CommandArrived, JournalFailed, Send, Ticked
-from backend.contract.commands import Command, Expect, Release, Reserve
+from backend.contract.commands import Command, CordonHost, Expect, Release, Reserve
 from backend.contract.envelopes import payload_digest
 from backend.contract.events import Refused
 from backend.contract.plans import Plan, sealed
@@ -65,6 +65,27 @@ def when_up(then: Callable[[World, Plan], None]) -> Callable[[World], None]:
         then(world, plan)
 
     return ask
+
+
+def when_cordoned(then: Callable[[World], None], seconds: float | None = None) -> Callable[[World], None]:
+    """After alice has cordoned the host."""
+
+    def ask(world: World) -> None:
+        world.command(CordonHost(op_id=OpId("cordon"), by="alice", why="fan", seconds=seconds))
+        then(world)
+
+    return ask
+
+
+def later(world: World, seconds: float, plan: Plan) -> None:
+    world.pass_time(seconds)
+    world.event(Ticked())
+    reserve(world, plan)
+
+
+def cordon_then_load(world: World, plan: Plan) -> None:
+    world.command(CordonHost(op_id=OpId("cordon"), by="alice", why="fan"))
+    load(world, plan)
 
 
 def load_too_late(world: World, plan: Plan) -> None:
@@ -193,6 +214,18 @@ RESERVES = [
         ("host-a refuses loads", "KillMode=control-group"),
         lambda world: command_on(world, wrong_reserve(make_plan()), refuses_loads="KillMode=control-group"),
     ),
+    WrongCommand(
+        "a reservation on a cordoned host",
+        "E_CORDONED",
+        ("host-a takes no new shards", "cordoned by alice since", "fan", "ringtop uncordon host-a"),
+        when_cordoned(lambda world: reserve(world, make_plan())),
+    ),
+    WrongCommand(
+        "a reservation a second before a cordon ends",
+        "E_CORDONED",
+        ("until",),
+        when_cordoned(lambda world: later(world, 59.0, make_plan()), seconds=60.0),
+    ),
 ]
 
 
@@ -201,6 +234,12 @@ def bound_of(memory: int) -> Any:
 
 
 LOADS = [
+    WrongCommand(
+        "a load whose host was cordoned after it reserved",
+        "E_CORDONED",
+        ("host-a takes no new shards", "fan"),
+        when_reserved(cordon_then_load),
+    ),
     WrongCommand(
         "a load that nothing was reserved for",
         "E_NOT_RESERVED",
@@ -311,6 +350,13 @@ def test_ports_at_both_ends_of_the_range() -> None:
     """The first and the last port of the range may be reserved."""
     world = World()
     reserve(world, changed(make_plan(), 1, ports=(Port(18_999),)))
+    assert world.answer("wrong").status == "succeeded"
+
+
+def test_a_reservation_when_the_cordon_is_over() -> None:
+    """A cordon's time is over: the next reservation is taken."""
+    world = World()
+    when_cordoned(lambda each: later(each, 60.0, make_plan()), seconds=60.0)(world)
     assert world.answer("wrong").status == "succeeded"
 
 

@@ -20,7 +20,7 @@ from backend.engines.driver import Driver
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.llamacpp.gguf import read_header
 from backend.local.tiny_model import write_tiny_model
-from tests.planning.worlds import RELEASE, a_fleet, a_host, a_plan, a_reservation, an_engine, holding
+from tests.planning.worlds import RELEASE, a_cordon, a_fleet, a_host, a_plan, a_reservation, an_engine, holding
 from tests.refusals.rows import as_parameters, assert_refuses
 
 pytestmark = [pytest.mark.refusals, pytest.mark.engine]
@@ -89,6 +89,10 @@ def bad_journal(host: Host) -> None:
 
 def refuses_loads(host: Host) -> None:
     host.facts = msgspec.structs.replace(host.facts, refuses_loads="KillMode=control-group")
+
+
+def cordoned(host: Host) -> None:
+    host.entities = holding(cordon=a_cordon())
 
 
 def engine_gone(host: Host) -> None:
@@ -161,6 +165,7 @@ ROWS = [
     WrongHost("an agent without the engine", "engine.missing", ("llamacpp", "none"), no_engine),
     WrongHost("a journal that cannot be written", "journal.unhealthy", ("disk full",), bad_journal),
     WrongHost("a host whose restart kills engines", "host.refuses", ("KillMode=control-group",), refuses_loads),
+    WrongHost("a host that was cordoned since the plan", "host.cordoned", ("cordoned by alice@ops-1",), cordoned),
     WrongHost("an engine that was removed since the plan", "engine.missing", ("host-a", "none"), engine_gone),
     WrongHost("an engine that was replaced since the plan", "release.moved", (RELEASE, "2-00c0ffe"), other_release),
     WrongHost("a device of another backend", "device.missing", ("ROCm0", "CPU"), other_device),

@@ -12,6 +12,7 @@ from backend.planning.fleet import DAY_MS, FleetFacts
 from tests.planning.worlds import (
     GIB,
     NOW,
+    a_cordon,
     a_fleet,
     a_host,
     a_model,
@@ -95,6 +96,24 @@ HOSTS = [
         "host.refuses",
         ("host-a", "OOMPolicy=stop"),
         lambda: a_plan(pair("host-a", refuses_loads="its unit says OOMPolicy=stop")),
+    ),
+    WrongPlan(
+        "a named host that somebody cordoned",
+        "host.cordoned",
+        ("host-b", "cordoned by alice@ops-1 since 2025-11-29 10:40 UTC: fan", "ringtop uncordon host-b"),
+        lambda: a_plan(pair(entities=holding(cordon=a_cordon()))),
+    ),
+    WrongPlan(
+        "a leader's host cordoned for two hours",
+        "host.cordoned",
+        ("host-a", "until 2025-11-29 12:40 UTC", "no reason given"),
+        lambda: a_plan(pair("host-a", entities=holding(cordon=a_cordon(why="", left_ms=7_200_000)))),
+    ),
+    WrongPlan(
+        "a fleet of cordoned hosts, none of them named",
+        "hosts.none",
+        ("host-a: cordoned by alice@ops-1", "host-b: cordoned by alice@ops-1"),
+        lambda: a_plan(both(entities=holding(cordon=a_cordon())), profile={"hosts": ()}),
     ),
     WrongPlan(
         "a journal on a full disk",

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from backend.agent.core import drains, keeping
+from backend.agent.core import cordons, drains, keeping
 from backend.agent.core.capacity import (
     committed_memory,
     holders_of,
@@ -21,6 +21,7 @@ from backend.agent.core.turn import Turn
 from backend.contract.commands import (
     ChangeDrain,
     ClaimKeeper,
+    CordonHost,
     EndOperatorHold,
     Load,
     Release,
@@ -28,6 +29,7 @@ from backend.contract.commands import (
     ResignKeeper,
     SetOperatorHold,
     StartDrain,
+    UncordonHost,
     Unload,
 )
 from backend.contract.entities import Entities, LoadRecord, OpenOperation, Reservation, Result, Shard
@@ -87,6 +89,10 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
         _end(turn, event, command.console, command.who, keeping.claim(turn, command))
     elif isinstance(command, ResignKeeper):
         _end(turn, event, command.console, command.by, keeping.resign(turn, command), value="absent")
+    elif isinstance(command, CordonHost):
+        _end(turn, event, turn.state.host, command.by, cordons.set_cordon(turn, command))
+    elif isinstance(command, UncordonHost):
+        _end(turn, event, turn.state.host, command.by, cordons.end_cordon(turn, command), value="absent")
     else:
         raise TypeError(f"{type(command).__name__} is no durable command")
 
@@ -130,7 +136,7 @@ def _end(turn: Turn, event: CommandArrived, subject: str, by: str, refusal: str,
         words,
         level="warn" if refusal else "info",
         by=by,
-        replica=subject.partition("/")[0],
+        replica="" if subject == turn.state.host else subject.partition("/")[0],
         operation=turn.ended_operation(operation, result),
     )
 
@@ -180,6 +186,8 @@ def _why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
         return refusal
     if capacity.refuses_loads:
         return f"E_REFUSED: {host} refuses loads: {capacity.refuses_loads}"
+    if refusal := cordons.why_cordoned(turn):
+        return refusal
     expect = command.expect
     if expect.agent_epoch not in (None, turn.state.agent_epoch):
         return (
@@ -369,6 +377,8 @@ def _why_not_load(turn: Turn, command: Load, capacity: Capacity) -> str:
         return refusal
     if capacity.refuses_loads:
         return f"E_REFUSED: {turn.state.host} refuses loads: {capacity.refuses_loads}"
+    if refusal := cordons.why_cordoned(turn):
+        return refusal
     planned = next((s for s in plan.shards if s.node_id == command.node_id and s.host == turn.state.host), None)
     if planned is None:
         return f"E_UNKNOWN_NODE: {command.node_id} is not planned on {turn.state.host} by plan {plan.digest[:8]}."

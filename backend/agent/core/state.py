@@ -249,7 +249,7 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
     ``zeros`` the empty readings in a row of a draining replica; the deadlines are monotonic seconds, those of operator
-    holds by their keys, that of the keeper's lease None where none holds;
+    holds by their keys, that of the keeper's lease None where none holds, that of the cordon None where it has no end;
     ``ignored`` counts what a drive saw that no shard in its state can do; ``illnesses`` are those that the journal
     was told of.
     """
@@ -266,6 +266,7 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     reservation_deadlines: dict[OpId, float] = {}
     hold_deadlines: dict[str, float] = {}
     lease_deadline: float | None = None
+    cordon_deadline: float | None = None
     journal_failed: str = ""
     ignored: int = 0
     illnesses: tuple[Illness, ...] = ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from backend.contract.cordons import cordon_remedy
 from backend.contract.findings import Finding, refuse, warn
-from backend.contract.reports import EngineFacts
+from backend.contract.reports import EngineFacts, HostReport
 from backend.planning.fleet import HOST_MEMORY, committed_budget, engine_of, engine_trouble
 from backend.planning.guards.situation import Situation
 
@@ -65,6 +66,28 @@ def refuses(situation: Situation) -> Iterator[Finding]:
                 found=report.facts.refuses_loads,
                 remedy="Change what it names on the host and restart its agent, or name another host.",
             )
+
+
+def cordoned(situation: Situation) -> Iterator[Finding]:
+    """A host that somebody keeps new shards away from, although somebody named it."""
+    for report in situation.reports:
+        yield from host_cordoned(report)
+
+
+def host_cordoned(report: HostReport) -> list[Finding]:
+    """What speaks against new shards on one host, where a person said so."""
+    cordon = report.entities.cordon
+    if cordon is None:
+        return []
+    return [
+        refuse(
+            "host.cordoned",
+            report.host,
+            expected="a host that takes new shards",
+            found=cordon.words,
+            remedy=cordon_remedy(report.host),
+        )
+    ]
 
 
 def journal(situation: Situation) -> Iterator[Finding]:

@@ -35,6 +35,13 @@ _HOSTS = (
         hosts.refuses,
     ),
     refusing(
+        "host.cordoned",
+        "new shards on a host that somebody keeps empty",
+        "Load elsewhere, or take it back: ringtop uncordon HOST.",
+        "the cordon at the host's agent",
+        hosts.cordoned,
+    ),
+    refusing(
         "host.pool", "a load on a host that is kept for others", "Name another host.", "pool in agent.toml", hosts.pool
     ),
     refusing("host.fabric", "a ring over the slow network", "Name another host.", "fabric in agent.toml", hosts.fabric),
