@@ -99,6 +99,7 @@ from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
+from backend.control.reported_cuts import ReportedBound, reported_bound
 from backend.control.requests import (
     AcknowledgeDrift,
     AnyRequest,
@@ -232,6 +233,7 @@ __all__ = [
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
+    "ReportedBound",
     "Request",
     "Reservation",
     "ResumeOperation",
@@ -276,6 +278,7 @@ __all__ = [
     "read_plan",
     "record_fleet",
     "rehearse_file",
+    "reported_bound",
     "run_operation",
     "shard_state",
     "short_digest",

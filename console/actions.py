@@ -201,6 +201,7 @@ ACTIONS: tuple[Action, ...] = (
         target="host",
         twin="cordon",
         when=_can_cordon,
+        footer=3,
     ),
     Action(
         "uncordon",

@@ -13,6 +13,7 @@ from backend.contract.reports import HostReport
 from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.planning.catalog import Catalog, fingerprint, with_geometry
 from backend.planning.engines import EngineRules, Seat, rules
+from backend.planning.engines.p4_reported import HeardCut, heard_at
 from backend.planning.engines.rules import NOTHING_KNOWN, demanded, unknown_bounds
 from backend.planning.fleet import FleetFacts, engine_of
 from backend.planning.guards import Situation, run_guards
@@ -66,13 +67,14 @@ def plan(
     generation_floor: int = 0,
     version: str = "",
     replica: ReplicaId | None = None,
+    reported: tuple[HeardCut, ...] = (),
 ) -> Plan:
     """Everything that loading ``request`` would do, with every finding, sealed.
 
     ``model`` is the header as read at ``model_host``; None with the reason in ``model_words``. ``generation_floor`` is
     the highest generation known from elsewhere (ledgers), ``version`` that of the program that asks, ``replica`` the id
-    to take instead of the next free one. Raises UnknownModel for a target that is not in the catalog or cannot be used;
-    everything else that is wrong is a finding.
+    to take instead of the next free one, ``reported`` what loads that no host remembers said of cuts. Raises
+    UnknownModel for a target that is not in the catalog or cannot be used; everything else that is wrong is a finding.
     """
     entry, profile_name, profile = catalog.resolve(request.target)
     engine = rules(entry.engine)
@@ -112,6 +114,7 @@ def plan(
         now_unix_ms=now_unix_ms,
         version=version,
         catalog_stale=catalog.stale,
+        reported=(*heard_at(fleet.reports), *reported),
     )
     return sealed(msgspec.structs.replace(draft, findings=run_guards(situation)))
 

@@ -287,6 +287,14 @@ _MODEL = (
         sizes.model_known,
         drift=BOUND,
     ),
+    warning(
+        "bound.reported",
+        "a guess where an earlier READY said the number",
+        "Put the numbers offered into the model's geometry.",
+        "load records and ledger: what a READY reported, also of a load that failed",
+        sizes.reported,
+        drift=BOUND,
+    ),
     refusing(
         "bound.overflow",
         "a result bound beyond 2^64-1",
