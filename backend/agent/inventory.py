@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,8 +144,15 @@ class Inventory:
         except OSError as error:
             why = f"the free memory of {self._config.host} cannot be read: {error.strerror}"
             return Capacity(devices=self.facts.devices, ports=self._config.ports, refuses_loads=why)
+        config = self._config
         devices = tuple(cpu if device.name == "CPU" else device for device in self.facts.devices)
-        return Capacity(devices=devices, ports=self._config.ports, refuses_loads=self._why_no_loads())
+        return Capacity(
+            devices=devices,
+            ports=config.ports,
+            refuses_loads=self._why_no_loads(),
+            cores=config.cores or os.cpu_count() or 1,
+            power=config.power_w,
+        )
 
     def _cpu(self) -> DeviceFacts:
         """Main memory; the files that foreign engines have mapped are free by the kernel's count, and in use."""

@@ -112,7 +112,10 @@ class LoadRecord(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Node ids, generation, ports and device memory held durably before the first LOAD. Expires."""
+    """Node ids, generation, ports, device memory and budgets held durably before the first LOAD. Expires.
+
+    ``cores`` and ``power`` (watts) are what its ranks take of the host's budgets.
+    """
 
     op_id: OpId
     by: str
@@ -123,6 +126,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, int]
     made_unix_ms: UnixMs
     expires_unix_ms: UnixMs
+    cores: int = 0
+    power: int = 0
 
 
 class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,10 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine installed on the host. ``release`` must be equal on every rank of a ring."""
+    """One engine installed on the host. ``release`` must be equal on every rank of a ring.
+
+    ``flavour`` names the backends it was built with, which an exact build has equal as well; empty is unknown.
+    """
 
     engine: str
     folder: str
@@ -33,6 +36,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     cpu_needs: tuple[str, ...] = ()
     words: str = ""
+    flavour: str = ""
 
 
 class Illness(msgspec.Struct, frozen=True):

@@ -98,9 +98,14 @@ def a_host(name: str, *, devices: dict[str, tuple[int, int]] | None = None, **ch
     )
 
 
-def an_engine(*devices: str, release: str = RELEASE, needs: tuple[str, ...] = ()) -> EngineFacts:
+def an_engine(*devices: str, release: str = RELEASE, needs: tuple[str, ...] = (), flavour: str = "") -> EngineFacts:
     return EngineFacts(
-        engine="llamacpp", folder="/engines", release=release, devices=devices or ("CPU",), cpu_needs=needs
+        engine="llamacpp",
+        folder="/engines",
+        release=release,
+        devices=devices or ("CPU",),
+        cpu_needs=needs,
+        flavour=flavour,
     )
 
 

@@ -121,6 +121,25 @@ ROWS = [
     RightPlan("an address just above link-local", lambda: a_plan(pair(advertise="169.255.0.0"))),
     RightPlan("a name for an address", lambda: a_plan(pair(advertise="gpu-b.example"))),
     RightPlan("another flavour of one release", lambda: a_plan(pair(engines=(an_engine("CPU", "CUDA0"),)))),
+    RightPlan(
+        "one build with exact_build, though only one host has a device for it",
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+                a_host("host-b", engines=(an_engine("CPU", "Vulkan0", flavour="cpu rpc vulkan"),)),
+            ),
+            profile={"exact_build": True},
+        ),
+    ),
+    RightPlan(
+        "two builds of one release without exact_build",
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc"),)),
+                a_host("host-b", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+            )
+        ),
+    ),
     RightPlan("one flavour with exact_build", lambda: a_plan(gpus(2), profile={"exact_build": True})),
     RightPlan(
         "another release on a host that is not used",

@@ -43,6 +43,14 @@ def restarted() -> FleetFacts:
     return a_fleet(a_host("host-a"), msgspec.structs.replace(a_host("host-b"), agent_epoch="another"))
 
 
+def flavoured(first: str, second: str = "") -> FleetFacts:
+    """host-a and host-b, their engines built with these backends."""
+    return a_fleet(
+        a_host("host-a", engines=(an_engine("CPU", flavour=first),)),
+        a_host("host-b", engines=(an_engine("CPU", flavour=second or first),)),
+    )
+
+
 ROWS = [
     SavedPlan(
         "a context changed by hand",
@@ -111,6 +119,13 @@ ROWS = [
         ("release 1-7e4c0a9", "release 1-bbbbbbb"),
         a_plan,
         lambda: pair(engines=(an_engine("CPU", release="1-bbbbbbb"),)),
+    ),
+    SavedPlan(
+        "an engine of the same release built otherwise, with exact_build",
+        "plan.stale",
+        ("release 1-7e4c0a9 for cpu", "release 1-7e4c0a9 for cpu vulkan", "host-b"),
+        lambda: a_plan(flavoured("cpu"), profile={"exact_build": True}),
+        lambda: flavoured("cpu", "cpu vulkan"),
     ),
     SavedPlan(
         "a plan that was loaded before",

@@ -103,6 +103,14 @@ def other_release(host: Host) -> None:
     host.facts = msgspec.structs.replace(host.facts, engines=(an_engine("CPU", release="2-00c0ffe"),))
 
 
+def other_flavour(host: Host) -> None:
+    """The plan wants the very build that it saw; another one of the same release is there now."""
+    profile = msgspec.structs.replace(host.plan.profile, exact_build=True)
+    facts = tuple(msgspec.structs.replace(fact, flavour=f"{RELEASE} for cpu") for fact in host.plan.facts)
+    host.replan(profile=profile, facts=facts)
+    host.facts = msgspec.structs.replace(host.facts, engines=(an_engine("CPU", flavour="cpu vulkan"),))
+
+
 def other_device(host: Host) -> None:
     shards = tuple(msgspec.structs.replace(shard, device="ROCm0") for shard in host.plan.shards)
     host.replan(shards=shards)
@@ -168,6 +176,12 @@ ROWS = [
     WrongHost("a host that was cordoned since the plan", "host.cordoned", ("cordoned by alice@ops-1",), cordoned),
     WrongHost("an engine that was removed since the plan", "engine.missing", ("host-a", "none"), engine_gone),
     WrongHost("an engine that was replaced since the plan", "release.moved", (RELEASE, "2-00c0ffe"), other_release),
+    WrongHost(
+        "an engine of the same release built otherwise, with exact_build",
+        "release.moved",
+        ("cpu vulkan", "exact_build"),
+        other_flavour,
+    ),
     WrongHost("a device of another backend", "device.missing", ("ROCm0", "CPU"), other_device),
     WrongHost("a port that another load has reserved", "port.taken", ("reserved for qwen-1 by bob",), reserved_port),
     WrongHost("an advertised address that is not the host's", "port.taken", ("203.0.113.7",), foreign_address),

@@ -193,6 +193,18 @@ ENGINES = [
         lambda: a_plan(pair(engines=(an_engine("CPU", "CUDA0"),)), profile={"exact_build": True}),
     ),
     WrongPlan(
+        "a build with one backend more with exact_build, whatever devices there are",
+        "release.differs",
+        ("for cpu rpc vulkan", "for cpu rpc", "exact_build"),
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc"),)),
+                a_host("host-b", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+            ),
+            profile={"exact_build": True},
+        ),
+    ),
+    WrongPlan(
         "another processor build of one release with exact_build",
         "release.differs",
         ("needs avx_vnni", "exact_build"),

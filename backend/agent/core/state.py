@@ -20,11 +20,16 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What the host has at this moment, measured outside: devices and the ports that something listens on."""
+    """What the host has at this moment, measured outside: devices, the ports it may use, and its budgets.
+
+    ``cores`` and ``power`` (watts) are the budgets that ranks are promised of; 0 means that it has none.
+    """
 
     devices: tuple[DeviceFacts, ...]
     ports: tuple[Port, Port]
     refuses_loads: str = ""
+    cores: int = 0
+    power: int = 0
 
 
 # What goes in.

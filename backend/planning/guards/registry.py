@@ -66,6 +66,13 @@ _HOSTS = (
         "load records against power_w in agent.toml",
         hosts.budgets,
     ),
+    warning(
+        "host.unbudgeted",
+        "watts promised to a host that nobody counts",
+        "Set power_w in its agent.toml.",
+        "power of the profile against agent.toml",
+        hosts.budgets,
+    ),
     refusing(
         "journal.unhealthy",
         "a load that nobody remembers after a restart",

