@@ -149,6 +149,8 @@ class Desk:
             present=agent.present(),
         )
         connection.say(Reported(report=report), hello.op_id)
+        connection.minor = hello.minor if hello.major == MAJOR else 0
+        connection.told(report.facts)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""

@@ -97,6 +97,32 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: int = 0
 
 
+class HostVitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the facts of a host moves while its agent lives; the rest was said in the report and stays said.
+
+    The fields are those of ``HostFacts`` by the same names.
+    """
+
+    memory_free: int
+    devices: tuple[DeviceFacts, ...]
+    ports_in_use: tuple[Port, ...]
+    journal: str
+    refuses_loads: str = ""
+    measured_unix_ms: UnixMs = UnixMs(0)
+    illnesses: tuple[Illness, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+
+
+def vitals_of(facts: HostFacts) -> HostVitals:
+    """The part of the facts that moves."""
+    return HostVitals(**{name: getattr(facts, name) for name in HostVitals.__struct_fields__})
+
+
+def with_vitals(facts: HostFacts, vitals: HostVitals) -> HostFacts:
+    """The facts with what has moved since."""
+    return msgspec.structs.replace(facts, **{name: getattr(vitals, name) for name in vitals.__struct_fields__})
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one shard. None is unknown, never 0. Bytes, tokens per second, seconds.
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.entities import JournalRecord, fold, moves_revision
+from backend.contract.reports import with_vitals
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.control.derive import derive_replica
@@ -197,14 +198,17 @@ def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
         new = {measurement.node_id: measurement for measurement in measured.measurements}
         fields["measurements"] = {**host.measurements, **new}
         fields["measured_at"] = {**host.measured_at, **dict.fromkeys(new, event.at)}
-    if measured.facts is not None:
-        fields["facts"] = measured.facts
+    facts = measured.facts
+    if measured.vitals is not None and host.facts is not None:
+        facts = with_vitals(host.facts, measured.vitals)
+    if facts is not None:
+        fields["facts"] = facts
     if measured.present is not None:
         fields["present"] = measured.present
     fleet = with_host(fleet, msgspec.structs.replace(host, **fields))
     here = fleet.index[event.host].keys()
     touched = {ReplicaId(measurement.node_id.partition("/")[0]) for measurement in measured.measurements}
-    if measured.facts is not None and measured.facts != host.facts:
+    if facts is not None and facts != host.facts:
         return _derive(fleet, set(here), event.unix_ms)  # a release, a device or an address may be another one now
     return _derive(fleet, touched & here, event.unix_ms, look_for_drift=False)
 
