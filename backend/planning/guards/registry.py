@@ -358,6 +358,20 @@ _MEMORY = (
 _OTHERS = (
     warning("replica.loading", "one replica loaded twice", "Look at the other load.", "reservations", replicas.twice),
     warning(
+        "replica.held",
+        "a load of what a person holds down",
+        "Ask who holds it, or release it: ringtop resume NAME.",
+        "what people decided, as the agents keep it",
+        replicas.held,
+    ),
+    warning(
+        "host.draining",
+        "new shards on a host that somebody is emptying",
+        "Ask whether the host is wanted empty.",
+        "the drains at the plan's hosts",
+        replicas.draining,
+    ),
+    warning(
         "protocol.skew", "words that one side drops", "Bring both to one release.", "agent versions", replicas.skew
     ),
     warning("catalog.stale", "a plan from an old catalog", "Correct the file.", "catalog.toml", replicas.stale_catalog),
