@@ -69,13 +69,20 @@ def test_every_reported_bound_gives_back_the_cut_that_it_came_from(vector: dict[
     assert found[0] == Cut(vector["tensors"], row)
 
 
-@given(st.integers(1, 8), st.integers(1, 65_536), st.integers(1, 2048), st.integers(1, 4), st.integers(1, 64))
+@given(
+    st.integers(1, 8),
+    st.integers(1, 65_536),
+    st.integers(1, 2048),
+    st.integers(1, 4),
+    st.integers(1, 64),
+    st.booleans(),
+)
 def test_the_true_cut_is_always_among_those_found_and_each_gives_the_very_number(
-    tensors: int, floats: int, n_ubatch: int, times: int, n_seq_max: int
+    tensors: int, floats: int, n_ubatch: int, times: int, n_seq_max: int, speculative: bool
 ) -> None:
     n_batch = min(65_536, n_ubatch * times)
     true = Cut(tensors, floats * 4)
-    bare = shape(n_batch, n_ubatch, n_seq_max=n_seq_max)
+    bare = shape(n_batch, n_ubatch, n_seq_max=n_seq_max, speculative=speculative)
 
     def result_of(cut: Cut) -> int:
         return largest_result(
@@ -152,6 +159,12 @@ def test_a_load_that_is_ready_proves_what_was_assumed() -> None:
 def test_what_says_nothing_of_a_cut_offers_nothing(words: str) -> None:
     said = words.format(planned=int(a_chain().shards[0].bound.result))
     assert heard_at(hosts(loaded(said)).reports) == ()
+
+
+def test_the_result_of_a_step_that_ends_says_nothing_of_a_cut_though_one_would_give_it() -> None:
+    for n_ubatch in range(1, 65):
+        bare = shape(n_ubatch=n_ubatch, speculative=True)
+        assert cuts_of(largest_result(bare), bare, 4096) == ()
 
 
 def test_another_architecture_or_width_is_never_offered() -> None:
