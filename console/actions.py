@@ -214,6 +214,16 @@ ACTIONS: tuple[Action, ...] = (
         when=_can_uncordon,
     ),
     Action(
+        "drain-host",
+        (),
+        "drain host",
+        "Cordon a host and drain every replica with a rank there: :drain-host HOST. Its name must be typed.",
+        danger="danger",
+        target="host",
+        twin="drain --host",
+        when=_can_cordon,
+    ),
+    Action(
         "test",
         ("t",),
         "test",

@@ -15,6 +15,7 @@ from console.render.ring import ring_lines
 from console.screens.adoption import AdoptionScreen
 from console.screens.cordon import CordonDialog
 from console.screens.drain import DrainDialog, DrainView, find_replica
+from console.screens.drain_host import HostDrainDialog
 from console.screens.drift import DriftScreen
 from console.screens.leave import QuitDialog
 from console.screens.load import ChooseModel, LoadDialog
@@ -51,6 +52,10 @@ def _reload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: s
 
 def _cordon(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(CordonDialog(selection.host or ""))
+
+
+def _drain_host(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(HostDrainDialog(selection.host or ""))
 
 
 def _test(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
@@ -126,6 +131,7 @@ HANDLERS: dict[str, Handler] = {
     "reload": _reload,
     "cordon": _cordon,
     "uncordon": _cordon,
+    "drain-host": _drain_host,
     "test": _test,
     "details": _details,
     "ring": _ring,

@@ -54,7 +54,7 @@ def drain_host(settings: Settings, host: str, order: DrainOrder, *, yes: bool) -
 
 
 def _confirm(settings: Settings, host: str, replicas: list[ReplicaView]) -> None:
-    from console.render.cordon import replica_words
+    from console.render.cordon import replica_words, to_type
 
     lines = [replica_words(view, host) for view in replicas]
     if settings.as_json or not sys.stdin.isatty():
@@ -65,8 +65,9 @@ def _confirm(settings: Settings, host: str, replicas: list[ReplicaView]) -> None
     say(f"{host} takes no new shards any more, and {len(replicas)} replicas are drained:")
     for line in lines:
         say(f"  {line}")
-    typed = click.prompt(f"Type {host} to drain it", default="", show_default=False, err=True)
-    if typed.strip() != host:
+    wanted = to_type(host, len(replicas))
+    typed = click.prompt(f"Type {wanted} to drain it", default="", show_default=False, err=True)
+    if typed.strip() != wanted:
         raise refused(f"{host} is not drained: {typed.strip()!r} was typed")
 
 

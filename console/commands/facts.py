@@ -98,6 +98,8 @@ def host_facts(view: HostView) -> dict[str, Any]:
                 "nodes": kept.node_ids,
                 "ports": kept.ports,
                 "memory": kept.memory,
+                "cores": kept.cores,
+                "power": kept.power,
                 "expires_unix_ms": kept.expires_unix_ms,
             }
             for _, kept in sorted(view.entities.reservations.items())

@@ -22,6 +22,11 @@ def replica_words(view: ReplicaView, host: str) -> str:
     return f"{view.id}: {plural(here, 'rank')} on {host}, {elsewhere} elsewhere, {flight} in flight"
 
 
+def to_type(host: str, count: int) -> str:
+    """What confirms the drain of a host: its name, and how many replicas that empties where it is more than one."""
+    return host if count <= 1 else f"{host} {count}"
+
+
 def cordon_lines(state: FleetState, view: HostView, look: Look, width: int) -> list[Line]:
     """A host before it is cordoned or uncordoned: how it stands, what runs there, what is on its way there."""
     out = [line(cell(f" {view.host}", "name"), "   ", state_cell(host_state(view)))]

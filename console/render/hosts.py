@@ -60,8 +60,11 @@ def cordon_words(cordon: Cordon | None, look: Look) -> str:
 
 
 def host_state(view: HostView) -> str:
-    """The word for a host: whether it is there, and else whether it takes new shards."""
-    return "cordoned" if view.state.value == "live" and view.entities.cordon is not None else view.state.value
+    """The word for a host: whether it is there, and then whether it takes new shards, or is being emptied."""
+    if view.state.value != "live" or view.entities.cordon is None:
+        return view.state.value
+    drains = any(not drain.outcome for drain in view.entities.drains.values())
+    return "draining" if drains else "cordoned"
 
 
 def _illness_words(ill: Illness) -> str:

@@ -9,8 +9,10 @@ from textual.widgets import Input
 from backend.api import CordonRequest, FleetState, HostView, UncordonRequest
 from console.actions import Danger
 from console.render.cells import Look, cell, line, wrapped
-from console.render.cordon import cordon_lines, effect_words
+from console.render.cordon import cordon_lines, effect_words, replicas_on
+from console.render.values import plural
 from console.screens.dialog import CANCEL, Dialog
+from console.screens.drain_host import HostDrainDialog
 from console.spans import LONGEST_SECONDS, parse_span
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
@@ -65,7 +67,9 @@ class CordonDialog(Dialog):
         choice = Choice("cordon", "y", "Cordon", enabled=is_there and is_good)
         if view.entities.cordon is not None:
             choice = Choice("uncordon", "y", "Uncordon", enabled=is_there)
-        self.choices.set_choices((CANCEL, choice))
+        there = len(replicas_on(state, view.host))
+        drain = Choice("drain", "d", f"drain the host ({plural(there, 'replica')})", enabled=is_there and there > 0)
+        self.choices.set_choices((CANCEL, choice, drain))
 
     def _lasts(self) -> tuple[bool, float | None]:
         """Whether it is a length of time, and how long in seconds: None until it is uncordoned."""
@@ -86,6 +90,9 @@ class CordonDialog(Dialog):
         """Ask the host's agent; its answer is said at the bottom of the main screen."""
         view, (is_good, seconds) = self._shown, self._lasts()
         if view is None:
+            return
+        if choice.id == "drain":
+            self.app.switch_screen(HostDrainDialog(view.host))
             return
         if choice.id == "uncordon":
             self.console.submit(UncordonRequest(host=view.host, revision=view.revision))
