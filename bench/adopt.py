@@ -50,6 +50,8 @@ NOW = UnixMs(1_764_412_800_123)
 GENERATION = LoadGeneration(NOW)
 RELEASE = "build 1, commit 7e4c0a9"
 GIB = 1 << 30
+ONE_GOAL_RATIO = 25.0
+"""0.1 ms beside a floor of 0.004 ms: what the goal means on a slower or busier machine."""
 PROFILE = Profile(ranks=RANKS, device="CUDA*", context=32_768, sequences=8)
 CATALOG = CatalogRead(
     at=0.0, unix_ms=NOW, models={"big": ModelView("big", (), "llamacpp", "big.gguf", {"wide": PROFILE})}, words=""
@@ -363,7 +365,7 @@ def figures(rounds: int) -> dict[str, Any]:
                 "floor": median(times["floor_one"]),
                 "ratio": ratio(times[part], times["floor_one"]),
                 "goal_at_most": 0.1,
-                "goal_ratio": 25.0,
+                "goal_ratio": ONE_GOAL_RATIO,
             }
         found[f"document{name}"] = {"unit": "ms", "median": median(times["document"], 1)}
     return found

@@ -106,7 +106,7 @@ def loaded(reports: tuple[HostReport, ...], made: Plan) -> tuple[HostReport, ...
 
 @pytest.mark.adoption("no device, port, core or watt is handed out twice, whatever a fleet runs, holds and reserves")
 @given(reports=fleets(), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_r10_nothing_is_handed_out_twice(reports: tuple[HostReport, ...], data: Any) -> None:
     for _ in range(5):
         facts = seen(tuple(data.draw(st.permutations(reports))))

@@ -35,10 +35,10 @@ profile = "two-host"
 VICTIMS = ("console", "operation", "keeper", "leader's agent", "other agent", "all agents")
 STATES = ("loading", "ready", "streaming", "draining")
 QUICK = {
-    ("all agents", "loading"),
+    ("operation", "loading"),
     ("keeper", "ready"),
     ("leader's agent", "streaming"),
-    ("operation", "draining"),
+    ("all agents", "draining"),
 }
 AGENTS = {"leader's agent": ("host-a",), "other agent": ("host-b",), "all agents": ("host-a", "host-b")}
 TOKENS = 1500

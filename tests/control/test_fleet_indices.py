@@ -47,7 +47,7 @@ def folded(told: list[AnyFleetEvent]) -> Fleet:
 
 
 @given(told=events())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_replicas_stay_in_order_and_every_planned_host_is_known(told: list[AnyFleetEvent]) -> None:
     fleet = folded(told)
     replicas = fleet.state.replicas
@@ -58,7 +58,7 @@ def test_replicas_stay_in_order_and_every_planned_host_is_known(told: list[AnyFl
 
 
 @given(told=events())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_after_a_report_the_hosts_drift_as_a_look_at_all_of_them_says(told: list[AnyFleetEvent]) -> None:
     last = up(report_of(HOSTS[0], seq=13))
     fleet = folded([*told, msgspec.structs.replace(last, unix_ms=UnixMs(GENERATION))])

@@ -305,6 +305,18 @@ def test_r17_a_stray_is_left_alone_while_a_host_of_the_load_record_is_not_in_the
     assert over(fleet(*reports), 10, 1e5) == ()
 
 
+@pytest.mark.adoption("17: where two generations of one replica serve, a person decides: the keeper stops neither")
+def test_r17_of_two_generations_that_both_serve_neither_is_stopped() -> None:
+    first, second = ring()
+    older = a_leader(host=B, load_generation=LoadGeneration(GENERATION - 5), identity=PROCESS)
+    shards = {**second.entities.shards, older.node_id: older}
+    second = msgspec.structs.replace(second, entities=msgspec.structs.replace(second.entities, shards=shards))
+    state = fleet(first, second)
+    assert state.replicas[ReplicaId("tiny-1")].load_generation == GENERATION
+    assert over(state, 10, 1e5) == ()
+    assert [each.kind for each in classify(state).stoppable] == ["stray"], "it is shown, and a person may stop it"
+
+
 @pytest.mark.adoption("17: a shard that has no process yet cannot be read again, and is not stopped")
 def test_r17_a_stray_without_a_process_is_not_stopped() -> None:
     assert over(fleet(*stray_ring(identity=None)), 10, 1e5) == ()
@@ -446,7 +458,9 @@ def test_r25_in_a_minority_nothing_is_decided(leases: dict[HostId, float]) -> No
 
 # --- every fleet --------------------------------------------------------------------------------------------------
 
-STATES = st.sampled_from(["spawning", "connecting", "loading", "warming", "ready", "draining", "stopping", "failed"])
+STATES = st.sampled_from(
+    ["ready", "ready", "ready", "draining", "spawning", "connecting", "loading", "warming", "stopping", "failed"]
+)
 
 
 @st.composite
@@ -469,7 +483,7 @@ def any_shard(draw: st.DrawFn) -> Shard:
 
 @st.composite
 def any_fleet(draw: st.DrawFn) -> FleetState:
-    shards = draw(st.lists(any_shard(), max_size=6))
+    shards = draw(st.lists(any_shard(), max_size=8))
     totals = st.none() | st.integers(0, 3)
     reports = []
     for host in (A, B):

@@ -35,11 +35,11 @@ async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fle
     world, path = World(place), place / "events.jsonl"
     world.context.catalog_path.write_text(CATALOG)
     async with agents(world.a, world.b):
-        recording = asyncio.create_task(recorded(world, path, 4.0))
         part = path.with_name("events.jsonl.part")
+        recording = asyncio.create_task(recorded(world, path, 4.0))
         await wait_for(lambda: world.heard(Hello) and len(world.heard(Hello)) >= 2)
         await world.serving()
-        await wait_for(lambda: '"node_id":"tiny-1/2"' in part.read_text())
+        await wait_for(lambda: all(f"{REPLICA}/{rank}" in part.read_text() for rank in range(3)))
         assert not path.exists(), "it appears when it is closed"
         await world.b.stop()
         found = await recording
@@ -53,7 +53,7 @@ async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fle
     assert any(line.get("link") == "down" and line["host"] == "host-b" for line in lines)
     assert lines[-1]["end"] == "the time was over"
     assert len(lines) + 1 == found.lines
-    assert not part.exists()
+    assert not path.with_name("events.jsonl.part").exists()
     shown: list[Shown] = []
     rehearsed = rehearse_file(path, world.context.catalog_path, shown.append)
     assert rehearsed.bad == ()
