@@ -297,9 +297,11 @@ def sleeper() -> subprocess.Popen[bytes]:
 async def ended(fleet: FaultFleet) -> Shard:
     """The worker once its end is durable: a report that is cut before tells what was known before."""
     async with asyncio.timeout(30):
-        while (shard := (await report_of(fleet)).entities.shards[WORKER]).state not in ("stopped", "failed"):
+        while True:
+            shard = (await report_of(fleet)).entities.shards[WORKER]
+            if shard.state in ("stopped", "failed"):
+                return shard
             await asyncio.sleep(0.05)
-    return shard
 
 
 def _process_with_pid(pid: int) -> subprocess.Popen[bytes]:
