@@ -156,12 +156,16 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """What the plan relied on at one host; the load is refused when it moved."""
+    """What the plan relied on at one host; the load is refused when it moved.
+
+    ``flavour`` is the engine's build there, where the profile wants exact builds; empty elsewhere.
+    """
 
     host: HostId
     agent_epoch: str
     revision: int
     release: str
+    flavour: str = ""
 
 
 class PhaseBound(msgspec.Struct, frozen=True):

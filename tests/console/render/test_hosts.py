@@ -66,6 +66,11 @@ def test_what_refuses_loads_is_said_once_in_the_table() -> None:
     assert "disk low  100 MiB free under /state  2 min ago  refuses loads" in page(view)
 
 
+def test_a_host_whose_journal_is_damaged_has_that_for_its_state() -> None:
+    damaged = Illness("journal damaged", "record 7 is damaged. Look at it: ringtop journal verify", UnixMs(0), True)
+    assert "damaged journal" in row(a_host(illnesses=(damaged,)))
+
+
 def test_foreign_engines_are_counted_in_the_table_and_described_on_the_page() -> None:
     view = a_host(foreign=(STRANGER,))
     assert row(view).rstrip().endswith("1 foreign engine")
