@@ -154,7 +154,7 @@ class Grid(Widget, can_focus=True):
     def _note(self, y: int) -> Line:
         """A line below the rows; the last one in sight says when there is more."""
         index = y - 1 - min(len(self._rows), self._room)
-        if index >= len(self._notes):
+        if not 0 <= index < len(self._notes):
             return ()
         is_cut = y == self.size.height - 1 and index + 1 < len(self._notes)
         note = self._notes[index]
