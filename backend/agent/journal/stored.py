@@ -26,19 +26,19 @@ class StoredLog:
     @property
     def head_seq(self) -> int:
         """The last durable record; 0 while there is none."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.head_seq
 
     @property
     def oldest_seq(self) -> int:
         """The oldest record kept; one past ``head_seq`` while there is none."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.oldest_seq
 
     @property
     def entities(self) -> Entities:
         """The fold of everything durable."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.entities
 
     def replay(self) -> Iterator[JournalRecord]:
@@ -52,13 +52,11 @@ class StoredLog:
         """
         check_u64("after", after)
         shared = self._shared
-        with shared.changed:
-            ring = shared.ring
+        with shared.lock:
             if after >= shared.head_seq or limit <= 0:
                 return ()
-            if ring and ring[0][0].seq <= after + 1:
-                start = after + 1 - ring[0][0].seq
-                return tuple(record for record, _ in islice(ring, start, start + limit))
+            if (recent := shared.recent.after(after, limit)) is not None:
+                return recent
         for _ in range(_RETRIES):
             try:
                 return tuple(islice(self._stored(after), limit))
@@ -102,12 +100,12 @@ class StoredLog:
 
     def segments(self) -> list[Segment]:
         """The segments as they stand now, for reading."""
-        with self._shared.changed:
+        with self._shared.lock:
             return [Segment(s.path, s.header, s.end, s.index, s.seal, s.is_base) for s in self._shared.segments]
 
     def _forked_epoch(self) -> int:
         """The epoch in which a fork began this log anew, while its first segment is still here; else 0."""
-        with self._shared.changed:
+        with self._shared.lock:
             first = self._shared.segments[0].header if self._shared.segments else None
         is_forked = first is not None and first.first_batch_no == 1 and first.epoch > 1
         return first.epoch if first is not None and is_forked else 0
@@ -121,12 +119,10 @@ class StoredLog:
         if not segments:
             return self.journal_epoch, shared.head_chain
         epoch = segment_of(segments, seq).header.epoch
-        with shared.changed:
-            ring = shared.ring
-            if ring and ring[0][0].seq <= seq:
-                return epoch, ring[seq - ring[0][0].seq][1]
-            if seq == shared.head_seq:
-                return epoch, shared.head_chain
+        with shared.lock:
+            chain = shared.head_chain if seq == shared.head_seq else shared.recent.chain_of(seq)
+            if chain is not None:
+                return epoch, chain
         return epoch, chain_at(segments, seq)
 
     def _stored(self, after: int) -> Iterator[JournalRecord]:

@@ -364,7 +364,7 @@ async def test_reading_goes_on_while_retention_removes_what_is_read(tmp_path: Pa
     await append_each(journal, range(1, 100))
     stale = journal.segments()
     os.unlink(stale[0].path)
-    with journal._shared.changed:
+    with journal._shared.lock:
         journal._shared.segments.pop(0)
     assert journal.read(3, 5)[0].seq == journal.oldest_seq > 3
     await journal.close()
