@@ -101,7 +101,7 @@ class AgentDaemon:
         self.agent_epoch = uuid4().hex
         self.durable = journal.entities
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
-        self.recording = Recording(journal, self.dispatch, self._written, self._broke)
+        self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
         self.measurements: dict[NodeId, Measurement] = {}
         self.connections: dict[int, Connection] = {}
@@ -115,6 +115,7 @@ class AgentDaemon:
             self.dispatch,
             self.find,
             self._may_canary,
+            self._is_watched,
         )
 
     # The core
@@ -166,6 +167,8 @@ class AgentDaemon:
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
         failpoint("agent.after_sync")
+
+    def _wake(self) -> None:
         for connection in self.connections.values():
             connection.wake()
 
@@ -194,6 +197,11 @@ class AgentDaemon:
     def _may_canary(self, shard: Shard) -> bool:
         drain = self.core.entities.drains.get(shard.replica)
         return drain is None or bool(drain.outcome)
+
+    def _is_watched(self) -> bool:
+        """A console is there, or a drain, which ends by what is measured."""
+        is_draining = any(not drain.outcome for drain in self.core.entities.drains.values())
+        return bool(self.connections) or is_draining
 
     def _measured(self, measurement: Measurement) -> None:
         self.measurements[measurement.node_id] = measurement
@@ -264,7 +272,7 @@ class AgentDaemon:
         held = self.recording.held()
         self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
-        self.recording = Recording(opened, self.dispatch, self._written, self._broke)
+        self.recording = Recording(opened, self.dispatch, self._written, self._wake, self._broke)
         self.measurements = {}
         self.inventory.use(opened)
         self._begin()

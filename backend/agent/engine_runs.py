@@ -52,6 +52,7 @@ class EngineRuns:
         dispatch: Callable[[CoreEvent], None],
         find: Callable[[NodeId], tuple[Shard, LoadRecord] | None],
         may_canary: Callable[[Shard], bool],
+        is_watched: Callable[[], bool],
     ) -> None:
         self.folder = folder
         self.drivers = drivers
@@ -59,6 +60,7 @@ class EngineRuns:
         self._dispatch = dispatch
         self._find = find
         self._may_canary = may_canary
+        self._is_watched = is_watched
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
@@ -204,9 +206,9 @@ class EngineRuns:
             drive.cancel()
         self._ended[key].set()
         words = supervisor.exit_words(code, signal)
-        kills = cgroup.oom_kills()
         unasked = signal == 9 and key not in self._stops
-        if unasked and kills is not None and kills_before is not None and kills > kills_before:
+        kills = cgroup.oom_kills() if unasked else None
+        if kills is not None and kills_before is not None and kills > kills_before:
             words += "; the kernel's out-of-memory killer struck in this control group"
         tail = self.log_tail(folder) if shard.taken_over is None else ()
         self._dispatch(Ended(*key, code, signal, words, tail))
@@ -226,6 +228,7 @@ class EngineRuns:
             free_memory=lambda: devices.device_free(shard.device),
             adopted=adopted,
             may_canary=lambda: self._may_canary(shard),
+            is_watched=self._is_watched,
         )
         try:
             if shard.taken_over is not None:

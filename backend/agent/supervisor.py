@@ -338,7 +338,8 @@ async def _until_ended(pidfd: int) -> None:
 
 async def _ended_within(pidfd: int, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(_until_ended(pidfd), seconds)
+        async with asyncio.timeout(seconds):
+            await _until_ended(pidfd)
     except TimeoutError:
         return False
     return True

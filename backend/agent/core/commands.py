@@ -217,10 +217,11 @@ def _load(turn: Turn, event: CommandArrived, command: Load) -> None:
         drop_reservations=() if left.node_ids else (command.reservation,),
         operation=_operation(turn, event, command.node_id, command.by),
     )
-    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
+    # The answer after the start: its frames take as long to write as a process to spawn.
     turn.then(
         Spawn(command.node_id, plan.load_generation, f"{plan.load_generation}-{planned.rank}-{event.digest[:16]}")
     )
+    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
 
 
 def _without(reservation: Reservation, planned: PlannedShard, plan: Plan) -> Reservation:
