@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from pathlib import Path
+
+import msgspec
 
 from backend.agent.journal.cursor import Cursor, CursorOutcome, parse_cursor
 from backend.agent.journal.opening import chain_at, segment_of
-from backend.agent.journal.segments import Segment, batches_from
+from backend.agent.journal.segments import CHUNK, Segment, StoredBatch, batches_from
 from backend.agent.journal.shared import Shared
 from backend.contract.entities import Entities, JournalRecord
 from backend.contract.numbers import check_u64
 
 _RETRIES = 10
+MOST_PLACES = 16
+"""How many readers of the disk find their places again; one more than that is slower, and no less right."""
+RECORD_BYTES = 512
+"""What a record takes, in the middle: how much of a file is read at once for how many."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a reader stands behind a record: the next batch begins at ``offset`` of ``path``.
+
+    ``epoch`` and ``chain`` are of the record's own batch, ``rest`` is what the reader has not had of that.
+    """
+
+    path: Path
+    offset: int
+    epoch: int
+    chain: int
+    rest: tuple[JournalRecord, ...] = ()
 
 
 class StoredLog:
@@ -22,6 +41,7 @@ class StoredLog:
         self.journal_id = journal_id
         self.journal_epoch = journal_epoch
         self._shared = shared
+        self._places: dict[int, Place] = {}
 
     @property
     def head_seq(self) -> int:
@@ -59,10 +79,10 @@ class StoredLog:
                 return recent
         for _ in range(_RETRIES):
             try:
-                return tuple(islice(self._stored(after), limit))
+                return self._read_on(after, limit)
             except FileNotFoundError:
                 continue  # retention removed the segment between the look at the list and the open
-        return tuple(islice(self._stored(after), limit))
+        return self._read_on(after, limit)
 
     def cursor(self, seq: int) -> str:
         """The cursor of somebody who has everything up to ``seq`` (0: nothing). Raises ValueError outside the log."""
@@ -115,6 +135,8 @@ class StoredLog:
 
     def _mark(self, seq: int) -> tuple[int, int]:
         shared = self._shared
+        if (place := self._places.get(seq)) is not None:
+            return place.epoch, place.chain
         segments = self.segments()
         if not segments:
             return self.journal_epoch, shared.head_chain
@@ -126,10 +148,48 @@ class StoredLog:
         return epoch, chain_at(segments, seq)
 
     def _stored(self, after: int) -> Iterator[JournalRecord]:
+        for _, batch in self._batches(after):
+            yield from (record for record in batch.records if record.seq > after)
+
+    def _batches(
+        self, after: int, place: Place | None = None, chunk: int = CHUNK
+    ) -> Iterator[tuple[Segment, StoredBatch]]:
+        """The batches with records past ``after``, from ``place`` on when somebody was there already."""
         segments = self.segments()
         if not segments:
             return
         first = segments.index(segment_of(segments, after + 1))
         for segment in segments[first:]:
-            for batch in batches_from(segment, segment.offset_near(after + 1), segment.end, after):
-                yield from (record for record in batch.records if record.seq > after)
+            is_there = place is not None and place.path == segment.path
+            offset = place.offset if place is not None and is_there else segment.offset_near(after + 1)
+            for batch in batches_from(segment, offset, segment.end, after, chunk):
+                yield segment, batch
+
+    def _read_on(self, after: int, limit: int) -> tuple[JournalRecord, ...]:
+        """At most ``limit`` stored records past ``after``; where they end is kept for who reads on from there.
+
+        A console far behind reads batch after batch: looked for by the index each time, every batch would be read and
+        checked with up to a thousand records before it.
+        """
+        place = self._places.get(after)
+        if place is not None and len(place.rest) >= limit:
+            found = list(place.rest[:limit])
+            self._keep(found[-1].seq, msgspec.structs.replace(place, rest=place.rest[limit:]))
+            return tuple(found)
+        found = list(place.rest) if place is not None else []
+        last = found[-1].seq if found else after
+        for segment, batch in self._batches(last, place, chunk=min(CHUNK, RECORD_BYTES * limit)):
+            records = [record for record in batch.records if record.seq > last]
+            wanted = limit - len(found)
+            found += records[:wanted]
+            if len(records) >= wanted:
+                rest = tuple(records[wanted:])
+                self._keep(found[-1].seq, Place(segment.path, batch.end, segment.header.epoch, batch.header.crc, rest))
+                break
+        return tuple(found)
+
+    def _keep(self, seq: int, place: Place) -> None:
+        with self._shared.lock:
+            self._places[seq] = place
+            while len(self._places) > MOST_PLACES:
+                del self._places[next(iter(self._places))]
