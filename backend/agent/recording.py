@@ -122,7 +122,7 @@ class Recording:
         if not isinstance(cause, CommandArrived | Ticked | Disconnected | HealthSeen):
             self._hold(order, cause)
         if is_first or error.fenced:
-            self._tell(JournalFailed(self.failed))
+            self._tell(JournalFailed(self.failed, self.is_over))
 
     def _hold(self, order: int, event: CoreEvent) -> None:
         last = self._held[-1][1] if self._held else None

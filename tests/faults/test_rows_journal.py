@@ -203,8 +203,10 @@ async def test_e14_fsync_eio_injected(fleet: FaultFleet) -> None:
         pid = await with_an_engine(fleet, asker)
         leave(fleet)
         fleet.start_armed("host-a", "journal.after_write_before_sync=raise:EIO@2")
-        with pytest.raises((Refusal, AnswerUnknown)):
-            await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"), 3.0)
+        lost = await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"))
+        assert (lost.status, lost.resource_state) == ("failed", "unknown")
+        assert "E_JOURNAL" in lost.first_error, lost.first_error
+        assert "fenced" in lost.first_error, lost.first_error
         assert len(fleet.acted("journal.after_write_before_sync")) == 1
         words = await refused(fleet, "after")
         assert "fenced" in words
