@@ -44,7 +44,7 @@ from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
-from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
+from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import Recording, words_of
 from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
@@ -256,6 +256,8 @@ class AgentDaemon:
         Raises ValueError when there is nothing to accept, JournalWriteFailed and OSError when it cannot be written.
         """
         journal = self.journal
+        if isinstance(journal, Journal) and journal.damage:
+            self.journal = journal = await set_aside(self.config, journal)
         if isinstance(journal, Journal):
             unknown = await asyncio.to_thread(unknown_runs, self.config, self.durable)
             if journal.fenced:

@@ -70,7 +70,7 @@ AnyLinkEvent = LinkUp | LinkDown | LinkRefused | RecordsHeard | MeasuredHeard | 
 
 def gap_words(event: JournalGap) -> str:
     """What a note says of records that an agent left out."""
-    return f"records {event.first} to {event.last} were skipped: this console was too slow"
+    return f"records {event.first} to {event.last} were skipped: {event.words or 'this console was too slow'}"
 
 
 def unknown_words(event: UnknownEvent) -> str:

@@ -125,6 +125,15 @@ class Journal(StoredLog):
             return self._shared.fenced
 
     @property
+    def damage(self) -> str:
+        """What the scrub found wrong with a sealed segment, when nothing else ended the writing; else empty.
+
+        Then all that was acknowledged is durable and in ``entities``: a fork of it loses history, and no state.
+        """
+        with self._shared.lock:
+            return self._shared.damage if self._shared.fenced == self._shared.damage else ""
+
+    @property
     def last_sync_seconds(self) -> float:
         """How long the last sync took, or the one under way has taken so far when that is longer."""
         with self._shared.lock:
@@ -206,18 +215,24 @@ class Journal(StoredLog):
 
     async def close(self) -> None:
         """Write what is queued, leave the head file exact, and give the lock back. Again is harmless."""
+        lock = await self.hand_over()
+        if lock >= 0:
+            os.close(lock)
+
+    async def hand_over(self) -> int:
+        """The same, but the lock stays held: its descriptor, for what takes the place of this; -1 once it is gone."""
         shared = self._shared
         with shared.lock:
             shared.stopping = True
         if self._lock < 0:
-            return
+            return -1
         self._writer.wake()
         self._scrubber.stop()
         await asyncio.to_thread(self._writer.join)
-        if self._lock >= 0:  # not closed by another caller meanwhile
-            lock, self._lock = self._lock, -1
-            os.close(lock)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:  # not closed by another caller meanwhile
             self._writer.silence()
+        return lock
 
     # Segments, each under the lock of what is shared
 

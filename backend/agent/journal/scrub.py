@@ -80,4 +80,5 @@ class Scrubber(threading.Thread):
 
     def _damaged(self, words: str) -> None:
         with self._shared.lock:
+            self._shared.damage = words
             self._shared.fenced = self._shared.fenced or words

@@ -84,6 +84,7 @@ class Shared:
         self.recent = Recent(limits.ring_records)
         self.stopping = False
         self.fenced = ""
+        self.damage = ""
         self.refusing = ""
         self.may_resume = False
         self.trouble = ""

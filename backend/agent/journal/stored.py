@@ -84,6 +84,11 @@ class StoredLog:
                 continue  # retention removed the segment between the look at the list and the open
         return self._read_on(after, limit)
 
+    def next_readable(self, after: int) -> int:
+        """Where to read on when what follows ``after`` is damaged: the last record before the next segment, or all."""
+        firsts = [segment.header.first_seq for segment in self.segments()]
+        return min((first - 1 for first in firsts if first > after + 1), default=self.head_seq)
+
     def cursor(self, seq: int) -> str:
         """The cursor of somebody who has everything up to ``seq`` (0: nothing). Raises ValueError outside the log."""
         oldest, head = self.oldest_seq, self.head_seq
