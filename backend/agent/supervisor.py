@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from backend.agent.cgroup import oom_kills
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS, once_there_are, spare
 from backend.agent.process_identity import (
     group_members,
     is_alive,
@@ -60,6 +61,8 @@ SHIM_SECONDS = 10.0
 """How long a shim may take to write down an exit that has happened: 0.7-1.6 ms as a rule."""
 KILL_SECONDS = 10.0
 """How long a killed process may take to go; one in uninterruptible sleep goes when its device answers."""
+SPAWN_DESCRIPTORS = 4
+"""Free descriptors without which no start is begun: its pidfd, and a file of its folder or of /proc at a time."""
 LOOK_SECONDS = 0.002
 """The first pause between two looks at files or /proc; it grows up to ``SLOWEST_LOOK_SECONDS``."""
 SLOWEST_LOOK_SECONDS = 0.1
@@ -103,13 +106,14 @@ async def spawn(folder: Path, nonce: str, argv: Sequence[str], env: Mapping[str,
     run = RunFolder(folder)
     try:
         failpoint("supervisor.before_shim")
-        shim_pid = _start_shim(run, nonce, argv, env)
+        with spare(SPAWN_DESCRIPTORS):
+            shim_pid = _start_shim(run, nonce, argv, env)
     except OSError as refused:
         raise SpawnFailed(f"cannot start {argv[0]} in {folder}: {_reason(refused)}.") from refused
     shim = os.pidfd_open(shim_pid)
     try:
         failpoint("supervisor.after_shim")
-        identity = await _await_execution(run, shim, argv)
+        identity = await once_there_are(lambda: _await_execution(run, shim, argv), f"the start of {folder.name}")
         failpoint("supervisor.after_spawn_record")
         _unprotect(identity.pid)
         return identity
@@ -316,6 +320,8 @@ def _shim_words(run: RunFolder) -> str:
 
 
 def _reason(refused: OSError) -> str:
+    if refused.errno in OUT_OF_DESCRIPTORS:
+        return "the agent has no file descriptor left for it. Raise LimitNOFILE of its unit, or close consoles"
     if refused.errno == errno.E2BIG:
         return "an argument or the environment is longer than the kernel takes (128 KiB for one)"
     return f"{refused.strerror} ({refused.filename})" if refused.filename else str(refused.strerror)

@@ -435,6 +435,27 @@ def test_e34_command_from_a_stale_view(fleet: FaultFleet) -> None:
     quiet(fleet)
 
 
+@pytest.mark.faults("no descriptor is left when an engine is to be stopped: the stop waits, and ends with the next one")
+async def test_e36_out_of_file_descriptors_at_a_stop(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    pid, asker, plan = fleet.agents["host-a"].pid, Asker(fleet), worker_plan(fleet)
+    async with running(asker):
+        assert (await asker.ask(reserve(plan))).status == "succeeded"
+        assert (await asker.ask(load(plan))).status == "succeeded"
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        stopping = asyncio.ensure_future(asker.ask(unload(plan)))
+        await eventually("its words", lambda: "the stop of tiny-1/1 waits" in fleet.log_of("host-a") or None)
+        assert fleet.agents["host-a"].poll() is None, fleet.log_of("host-a")[-500:]
+        assert fleet.engine_pids(), "the engine is gone, and nobody could have looked"
+        assert not stopping.done()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert (await stopping).status == "succeeded"
+        assert not fleet.engine_pids()
+        assert fleet.agents["host-a"].poll() is None
+    await assert_quiet(fleet)
+
+
 @pytest.mark.faults("the agent has no descriptor left: consoles are refused aloud, those that are there are served on")
 async def test_e36_out_of_file_descriptors(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")
