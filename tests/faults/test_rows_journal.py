@@ -261,6 +261,41 @@ async def test_e16_sync_takes_long(fleet: FaultFleet) -> None:
     await console.close()
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(150)
+@pytest.mark.faults("a sync takes 30 s: questions are answered all along, loads refused after 10 s, the answer comes")
+async def test_e16_sync_takes_thirty_seconds(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "journal.after_write_before_sync=delay:30@2")
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    await console.hello()
+    other = await RawConsole.open(fleet.socket("host-a"), "host-a", "other")
+    await other.hello()
+    began = time.monotonic()
+    slow = asyncio.create_task(console.ask(Release(op_id=OpId("slow"), reservation=OpId("x"), by="alice")))
+    longest, degrees, refused_at = 0.0, set(), 0.0
+    number = 0
+    while not slow.done():
+        number += 1
+        asked = time.monotonic()
+        known = await other.ask(OperationStatus(op_id=OpId(f"s{number}"), asked=OpId("slow")))
+        longest = max(longest, time.monotonic() - asked)
+        if not slow.done():
+            assert known.result.value["result"] is None, "a result was said before it was durable"
+        facts = (await report_of(fleet)).facts
+        degrees |= {(ill.kind, ill.refuses_loads) for ill in facts.illnesses}
+        if "journal" in facts.refuses_loads and not refused_at:
+            refused_at = time.monotonic() - began
+        await asyncio.sleep(0.3)
+    assert longest < 5.0, f"a question waited {longest:.1f} s: the event loop stood still"
+    assert {("journal slow", False), ("journal slow", True)} <= degrees
+    assert 9.0 < refused_at < 25.0, refused_at
+    assert (await slow).result.status == "succeeded"
+    assert time.monotonic() - began >= 29.5
+    await console.close()
+    await other.close()
+    await assert_quiet(fleet)
+
+
 # 17, 19, 20, 22: the log is not what was written
 
 
