@@ -142,15 +142,15 @@ class StoredLog:
         shared = self._shared
         if (place := self._places.get(seq)) is not None:
             return place.epoch, place.chain
+        with shared.lock:
+            chain = shared.head_chain if seq == shared.head_seq else shared.recent.chain_of(seq)
+            last = shared.segments[-1].header if shared.segments else None
+        if chain is not None and last is not None and last.first_seq <= seq:
+            return last.epoch, chain  # as a console that keeps up has it, without a look at the list of segments
         segments = self.segments()
         if not segments:
             return self.journal_epoch, shared.head_chain
-        epoch = segment_of(segments, seq).header.epoch
-        with shared.lock:
-            chain = shared.head_chain if seq == shared.head_seq else shared.recent.chain_of(seq)
-            if chain is not None:
-                return epoch, chain
-        return epoch, chain_at(segments, seq)
+        return segment_of(segments, seq).header.epoch, chain_at(segments, seq) if chain is None else chain
 
     def _stored(self, after: int) -> Iterator[JournalRecord]:
         for _, batch in self._batches(after):
