@@ -150,7 +150,14 @@ class StoredLog:
         segments = self.segments()
         if not segments:
             return self.journal_epoch, shared.head_chain
-        return segment_of(segments, seq).header.epoch, chain_at(segments, seq) if chain is None else chain
+        segment = segment_of(segments, seq)
+        if chain is None and segment.header.first_seq <= seq:
+            for _, batch in self._batches(seq - 1):
+                # Whoever asks for this mark reads on from here next.
+                rest = tuple(record for record in batch.records if record.seq > seq)
+                self._keep(seq, Place(segment.path, batch.end, segment.header.epoch, batch.header.crc, rest))
+                return segment.header.epoch, batch.header.crc
+        return segment.header.epoch, chain_at(segments, seq) if chain is None else chain
 
     def _stored(self, after: int) -> Iterator[JournalRecord]:
         for _, batch in self._batches(after):
