@@ -215,8 +215,25 @@ def read_batch(data: bytes, offset: int) -> BatchHeader:
 
 def read_records(data: bytes, offset: int, header: BatchHeader) -> Iterator[RecordFrame]:
     """The records of the valid batch at ``offset``. Raises FormatError when they do not fill it exactly."""
+    for wall_ns, mono_ns, start, end in _places(data, offset, header):
+        yield RecordFrame(wall_ns, mono_ns, bytes(data[start:end]))
+
+
+def read_bodies(data: bytes, offset: int, header: BatchHeader) -> list[bytes]:
+    """Only the JSON of each record of the valid batch at ``offset``, at half the time. Raises FormatError as above."""
+    return [data[start:end] for _, _, start, end in _places(data, offset, header)]
+
+
+def first_wall_of(data: bytes, offset: int) -> int:
+    """The wall clock's reading of the first record of the batch at ``offset``, whose rest need not be there."""
+    return int(_RECORD.unpack_from(data, offset + BATCH_HEADER_BYTES)[3])
+
+
+def _places(data: bytes, offset: int, header: BatchHeader) -> list[tuple[int, int, int, int]]:
+    """Clock readings, start and end of the JSON of each record of a batch."""
     at = offset + BATCH_HEADER_BYTES
     end = offset + header.size
+    found = []
     for _ in range(header.count):
         if end - at < RECORD_HEADER_BYTES:
             raise FormatError(at, f"batch {header.batch_no} ends inside a record")
@@ -224,12 +241,13 @@ def read_records(data: bytes, offset: int, header: BatchHeader) -> Iterator[Reco
         if kind != JSON_RECORD or flags != 0:
             raise FormatError(at, f"record type {kind} with flags {flags}; this agent reads type {JSON_RECORD} only")
         at += RECORD_HEADER_BYTES
-        if not 0 < length <= min(MAX_RECORD, end - at):
+        if not 0 < length <= MAX_RECORD or length > end - at:
             raise FormatError(at, f"a record claims {length} bytes, {end - at} are left in batch {header.batch_no}")
-        yield RecordFrame(wall_ns, mono_ns, bytes(data[at : at + length]))
+        found.append((wall_ns, mono_ns, at, at + length))
         at += length + (-length % 8)
     if at != end:
         raise FormatError(at, f"batch {header.batch_no} has {end - at} bytes after its last record")
+    return found
 
 
 def _checksum(head: bytes | memoryview, payload: bytes | memoryview) -> int:

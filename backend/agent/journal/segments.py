@@ -22,9 +22,10 @@ from backend.agent.journal.format import (
     FormatError,
     SegmentHeader,
     encode_segment_header,
+    first_wall_of,
     read_batch,
     read_batch_header,
-    read_records,
+    read_bodies,
 )
 from backend.agent.journal.recovery import Damage, IndexEntry, Position, SegmentScan, read_header, scan_segment
 from backend.agent.journal.sealing import Seal, digest_of, digest_words, encode_footer, read_seal
@@ -248,7 +249,7 @@ def batches_from(segment: Segment, offset: int, end: int, after: int = 0, chunk:
             try:
                 header = read_batch(held, offset - base)
                 is_wanted = header.last_seq > after
-                records = tuple(_decoded(held, offset - base, header)) if is_wanted else ()
+                records = _decoded(held, offset - base, header) if is_wanted else ()
             except (FormatError, msgspec.MsgspecError) as error:
                 raise JournalDamaged(segment.path, offset, str(error)) from error
             offset += header.size
@@ -267,7 +268,8 @@ def first_wall_ns(segment: Segment) -> int | None:
         os.close(fd)
     if not data:
         return None
-    return next(read_records(data, 0, read_batch_header(data, 0))).wall_ns
+    read_batch_header(data, 0)
+    return first_wall_of(data, 0)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -294,9 +296,10 @@ def _wanted(held: bytes, at: int) -> int:
         return BATCH_HEADER_BYTES
 
 
-def _decoded(data: bytes, offset: int, header: BatchHeader) -> Iterator[JournalRecord]:
-    for seq, frame in enumerate(read_records(data, offset, header), header.first_seq):
-        yield msgspec.structs.replace(_RECORD.decode(frame.body), seq=seq)
+def _decoded(data: bytes, offset: int, header: BatchHeader) -> tuple[JournalRecord, ...]:
+    decode, number = _RECORD.decode, msgspec.structs.replace
+    bodies = read_bodies(data, offset, header)
+    return tuple([number(decode(body), seq=seq) for seq, body in enumerate(bodies, header.first_seq)])
 
 
 def _read_whole(path: Path, disk: Disk) -> bytes:
