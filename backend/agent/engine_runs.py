@@ -275,6 +275,7 @@ class EngineRuns:
 
     async def _prove(self, hold: Hold) -> None:
         failpoint("runs.before_prove")
+        await asyncio.sleep(0)  # to look at every process of the host takes milliseconds: the end itself is told first
         try:
             await once_there_are(lambda: self._wait_for(hold), f"the proof that {hold.node_id} is gone")
         except RunUnreadable as error:

@@ -21,6 +21,7 @@ import msgspec
 from backend.agent.cgroup import oom_kills
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS, once_there_are, spare
 from backend.agent.process_identity import (
+    SeenProcess,
     group_members,
     is_alive,
     memory_of,
@@ -175,9 +176,13 @@ async def wait_ended(identity: ProcessIdentity, folder: Path) -> tuple[int | Non
     return own if ended is None else (ended.code, ended.signal)
 
 
-def send_signal(identity: ProcessIdentity, signum: int) -> bool:
-    """Signal every live process of the run, after comparing identities. False when none of them was left to signal."""
-    members = group_members(identity)  # before the leader is gone: after it, its descendants are nobody's
+def send_signal(identity: ProcessIdentity, signum: int, members: Sequence[SeenProcess] | None = None) -> bool:
+    """Signal every live process of the run, after comparing identities. False when none of them was left to signal.
+
+    ``members`` are those of this moment, when they were just looked for: that takes milliseconds.
+    """
+    # Before the leader is gone: after it, its descendants are nobody's.
+    members = group_members(identity) if members is None else members
     led = signal_group(identity, signum)
     others = [member for member in members if not (led and member.group == identity.pid)]
     return any([led, *(signal_one(member, signum) for member in others)])
@@ -190,14 +195,16 @@ async def stop(identity: ProcessIdentity, folder: Path, steps: Sequence[StopStep
     of the engine's session, its group or their descendants; how it ended is on disk by then.
     """
     known: set[tuple[int, int]] = set()
+    is_gone = False
     for step in steps:
-        known |= {(member.pid, member.start_ticks) for member in group_members(identity)}
-        send_signal(identity, step.signal)
-        if await _gone_within(identity, known, step.seconds):
+        members = group_members(identity)
+        known |= {(member.pid, member.start_ticks) for member in members}
+        send_signal(identity, step.signal, members)
+        if is_gone := await _gone_within(identity, known, step.seconds):
             break
     deadline = asyncio.get_running_loop().time() + KILL_SECONDS
     pause = LOOK_SECONDS
-    while left := _left(identity, known):
+    while left := () if is_gone else _left(identity, known):
         if asyncio.get_running_loop().time() >= deadline:
             return StopOutcome(stopped=False, stuck_pids=left)
         send_signal(identity, signal.SIGKILL)  # again at each look: what was forked meanwhile was not in the last one

@@ -340,7 +340,7 @@ async def test_processes_that_cannot_be_ended_are_named(runs: Path, monkeypatch:
     """A process in uninterruptible sleep cannot be made here, so KILL is injected to reach nobody."""
     identity = await start(runs / "a", SLEEPER)
     monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.2)
-    monkeypatch.setattr(supervisor, "send_signal", lambda identity, signum: False)
+    monkeypatch.setattr(supervisor, "send_signal", lambda identity, signum, members=None: False)
     monkeypatch.setattr(supervisor, "signal_one", lambda process, signum: False)
     outcome = await supervisor.stop(identity, runs / "a", [StopStep(signal.SIGTERM, 0.1)])
     assert outcome == StopOutcome(stopped=False, stuck_pids=(identity.pid,))
