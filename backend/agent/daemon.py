@@ -51,7 +51,7 @@ from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
-from backend.contract.words import NodeId
+from backend.contract.words import NodeId, UnixMs
 from backend.failpoints import failpoint
 from backend.versions import RINGTOP_VERSION
 
@@ -59,6 +59,8 @@ TICK_SECONDS = 0.5
 FACTS_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 TIDY_SECONDS = 5.0
+RETELL_SECONDS = 4.0
+"""How often a console is told a measurement that did not change: it calls one old that is older than 15 s."""
 
 
 class AgentRefused(Exception):
@@ -104,6 +106,7 @@ class AgentDaemon:
         self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
         self.measurements: dict[NodeId, Measurement] = {}
+        self._told: dict[NodeId, tuple[Measurement, float]] = {}
         self.connections: dict[int, Connection] = {}
         self.desk = Desk(self)
         self.reserve = DescriptorReserve()
@@ -166,6 +169,7 @@ class AgentDaemon:
             self.durable = fold(self.durable, record)
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
+                self._told.pop(node_id, None)
         failpoint("agent.after_sync")
 
     def _wake(self) -> None:
@@ -205,6 +209,11 @@ class AgentDaemon:
 
     def _measured(self, measurement: Measurement) -> None:
         self.measurements[measurement.node_id] = measurement
+        told, at = self._told.get(measurement.node_id, (None, 0.0))
+        still, now_at = replace(measurement, observed_unix_ms=UnixMs(0)), time.monotonic()
+        if told == still and now_at - at < RETELL_SECONDS:
+            return
+        self._told[measurement.node_id] = still, now_at
         for connection in self.connections.values():
             connection.measured({measurement.node_id: measurement})
 
@@ -275,7 +284,7 @@ class AgentDaemon:
         self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
         self.recording = Recording(opened, self.dispatch, self._written, self._wake, self._broke)
-        self.measurements = {}
+        self.measurements, self._told = {}, {}
         self.inventory.use(opened)
         self._begin()
         for event in held:
