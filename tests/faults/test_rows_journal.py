@@ -203,10 +203,15 @@ async def test_e14_fsync_eio_injected(fleet: FaultFleet) -> None:
         pid = await with_an_engine(fleet, asker)
         leave(fleet)
         fleet.start_armed("host-a", "journal.after_write_before_sync=raise:EIO@2")
-        lost = await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"))
+        console = await RawConsole.open(fleet.socket("host-a"), "host-a", "at once")
+        await console.hello()
+        lost = (await console.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"))).result
+        await console.close()
         assert (lost.status, lost.resource_state) == ("failed", "unknown")
         assert "E_JOURNAL" in lost.first_error, lost.first_error
         assert "fenced" in lost.first_error, lost.first_error
+        with pytest.raises(AnswerUnknown, match="fenced"):  # who asks until the outcome is known learns why it is not
+            await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"), 5.0)
         assert len(fleet.acted("journal.after_write_before_sync")) == 1
         words = await refused(fleet, "after")
         assert "fenced" in words
