@@ -83,7 +83,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One running engine process, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
 
     ``adopted`` says that the process ran before this agent did: then nothing is assumed of its phase.
-    ``may_canary`` is False while the replica drains: a canary would count as work.
+    ``may_canary`` is False while the replica drains: a canary would count as work. ``is_watched`` is False while nobody
+    asks for measurements: what is idle then may be measured less often.
     """
 
     shard: Shard
@@ -93,6 +94,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     free_memory: Callable[[], int]
     adopted: bool = False
     may_canary: Callable[[], bool] = _always
+    is_watched: Callable[[], bool] = _always
 
 
 class Completion(msgspec.Struct, frozen=True):
