@@ -111,6 +111,7 @@ class AgentDaemon:
             self.dispatch,
             self.find,
             self._may_canary,
+            self._is_draining,
         )
 
     # The core
@@ -190,6 +191,10 @@ class AgentDaemon:
     def _may_canary(self, shard: Shard) -> bool:
         drain = self.core.entities.drains.get(shard.replica)
         return drain is None or bool(drain.outcome)
+
+    def _is_draining(self, shard: Shard) -> bool:
+        """A drain of it is open, and this agent may act: without a journal engines are left alone."""
+        return not self.core.journal_failed and not self._may_canary(shard)
 
     def _measured(self, measurement: Measurement) -> None:
         self.measurements[measurement.node_id] = measurement
@@ -272,7 +277,7 @@ class AgentDaemon:
     def _resume(self) -> None:
         for shard in list(self.core.entities.shards.values()):
             state = shard_state(shard.state)
-            if self.journal.is_read_only and shard.identity is None:
+            if self.journal.is_read_only and not shard.is_begun:
                 continue  # to look for it is to give its start up, which is a decision
             if state is None or not state.is_terminal:
                 self.runs.resume(shard)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backend.agent.config import AgentConfig, ConfigError
+from backend.agent.config import P4_ENGINE, AgentConfig, ConfigError
 from backend.agent.core.capacity import committed_memory
 from backend.agent.core.state import Capacity
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS
@@ -53,7 +53,9 @@ class Inventory:
         self.drivers: dict[str, Driver] = {}
         for name, engine in config.engines.items():
             try:
-                self.drivers[name] = driver_for(name, Path(engine.folder) if engine.folder else None)
+                folder = Path(engine.folder) if engine.folder else None
+                p4 = engine.settings if name == P4_ENGINE else None
+                self.drivers[name] = driver_for(name, folder, p4, Path(config.state))
             except EngineMissing as error:
                 raise ConfigError(f"engines.{name}: {error}") from error
         self.facts: HostFacts

@@ -23,11 +23,20 @@ from backend.agent.core.state import (
 )
 from backend.agent.core.stopping import begin_stop, dismiss, holds_of
 from backend.agent.core.turn import Turn
-from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard, hold_key
+from backend.contract.entities import (
+    Exit,
+    Hold,
+    OpenOperation,
+    ProcessIdentity,
+    Resident,
+    Result,
+    Shard,
+    hold_key,
+)
 from backend.contract.reports import Measurement
 from backend.contract.states import IllegalTransition, ShardState, shard_state
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import CanarySeen, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+from backend.engines.driver import CanarySeen, Confirmed, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit, Unloaded
 
 _COMPLAINT = re.compile(r"\b(error|fail(ed|ure)?|cannot|couldn't|invalid|unknown)\b", re.IGNORECASE)
 
@@ -37,15 +46,22 @@ def on_spawned(turn: Turn, event: Spawned) -> None:
     shard = _current(turn, event.node_id, event.generation)
     if shard is None:
         return
-    known = _with(shard, identity=event.identity)
-    words = f"pid {event.identity.pid} started"
+    known, words = _named(shard, event.identity)
     if shard.state == ShardState.STOPPING.value:
         turn.record("spawned", words, shard=known)
-        turn.then(Follow(event.node_id, event.generation, False))
+        # Nothing was asked of a resident's agent yet, and nothing must be: it is followed as if it had been.
+        turn.then(Follow(event.node_id, event.generation, known.resident is not None))
         turn.then(StopEngine(event.node_id, event.generation))
         return
     turn.record("spawned", words, shard=_with(known, words=words))
     turn.then(Follow(event.node_id, event.generation, False))
+
+
+def _named(shard: Shard, who: ProcessIdentity | Resident) -> tuple[Shard, str]:
+    """The shard with its process, or with whom its engine's agent is asked for; and that in words."""
+    if isinstance(who, Resident):
+        return _with(shard, resident=who), f"{who.words} is asked for"
+    return _with(shard, identity=who), f"pid {who.pid} started"
 
 
 def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
@@ -64,11 +80,11 @@ def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
 
 
 def on_adopted(turn: Turn, event: Adopted) -> None:
-    """After a restart the process still runs: nothing of it changes, it is followed again."""
+    """After a restart the process still runs, or its engine's agent is asked: it is followed again as it was."""
     shard = _current(turn, event.node_id, event.generation)
     if shard is None:
         return
-    if shard.identity != event.identity:
+    if isinstance(event.identity, ProcessIdentity) and shard.identity != event.identity:
         turn.record("adopted", f"pid {event.identity.pid} found again", shard=_with(shard, identity=event.identity))
     turn.then(Follow(event.node_id, event.generation, True))
     if shard.state == ShardState.STOPPING.value:
@@ -96,6 +112,11 @@ def on_engine(turn: Turn, event: EngineSaw) -> None:
     elif isinstance(seen, LeaderGone):
         ends_as = "stopped" if _drain_open(turn, shard) else "failed"
         begin_stop(turn, shard, seen.words, ends_as=ends_as)
+    elif isinstance(seen, Unloaded):
+        begin_stop(turn, shard, seen.words, ends_as="stopped", by="drain")
+    elif isinstance(seen, Confirmed):
+        known = _with(shard, release=seen.release or shard.release, reported_result=seen.result)
+        turn.record("confirmed", seen.words, shard=known)
 
 
 def on_drive_broke(turn: Turn, event: DriveBroke) -> None:
@@ -219,13 +240,16 @@ def _slot_is_free(turn: Turn, shard: Shard) -> None:
 def _device_hold(turn: Turn, shard: Shard) -> Hold:
     """Its memory, until no process of the run is left; of a GPU, until its driver says so too."""
     is_gpu = shard.device != "CPU"
+    until = "its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else "")
+    if shard.resident is not None:
+        until = f"{shard.resident.address} has no {shard.resident.name}"
     return Hold(
         node_id=shard.node_id,
         load_generation=shard.load_generation,
         kind="device",
         device=shard.device,
         memory=shard.bound.memory,
-        until="its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else ""),
+        until=until,
         at_unix_ms=turn.now.unix_ms,
     )
 
@@ -297,7 +321,10 @@ def _load_done(turn: Turn, shard: Shard) -> OpenOperation | None:
         enough |= {ShardState.CONNECTING, ShardState.LOADING}
     if shard_state(shard.state) not in enough:
         return None
-    result = Result(status="succeeded", resource_state="present", value={"endpoint": shard.endpoint})
+    value = {"endpoint": shard.endpoint}
+    if shard.reported_result is not None:  # the engine said itself what it is, and did not only have it planned
+        value["release"] = shard.release
+    result = Result(status="succeeded", resource_state="present", value=value)
     # A slot takes one load at a time: its reservation admits no second.
     for load in turn.open_operations("load", shard.node_id):
         return turn.ended_operation(load, result)
