@@ -11,8 +11,10 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from backend.contract.frames import FrameError, decode_frame
 from backend.contract.p4.errors import P4CodecError
-from backend.contract.p4.events import P4Event, decode_event, encode_event
+from backend.contract.p4.events import MAX_ENVELOPE_BYTES, P4Event, decode_event, encode_event
+from backend.contract.p4.framing import MAX_BODY_BYTES
 from backend.contract.p4.hops import Data, HopFrame, decode_hop, encode_hop
 from backend.contract.p4.lifecycle import (
     LIFECYCLE_SCHEMA,
@@ -27,6 +29,8 @@ from backend.contract.p4.lifecycle import (
 )
 
 DocumentKind = Literal["event", "hop", "load", "unload", "result"]
+MAX_DOCUMENT_CHARS = 2 * MAX_BODY_BYTES + 4 * MAX_ENVELOPE_BYTES
+"""Longest text of a document: the hex of the longest body, and all that is said around it."""
 DOCUMENT_KINDS: tuple[DocumentKind, ...] = get_args(DocumentKind)
 
 _LIFECYCLES: dict[str, tuple[type[Lifecycle], Callable[[bytes], Lifecycle]]] = {
@@ -49,6 +53,14 @@ def read_document(kind: DocumentKind, data: bytes) -> dict[str, Any]:
     members = {name: getattr(value, name) for name in type(value).__struct_fields__ if name != "body"}
     metadata = {name: member for name, member in members.items() if member is not None}
     return {"kind": kind, "metadata": {"schema": LIFECYCLE_SCHEMA, **metadata}, "opaque_hex": value.body.hex()}
+
+
+def parse_document(text: str) -> dict[str, Any]:
+    """The tree of a document's JSON text, read by the rules of every frame; raises P4CodecError."""
+    try:
+        return decode_frame(text, MAX_DOCUMENT_CHARS)
+    except FrameError as error:
+        raise P4CodecError(str(error)) from error
 
 
 def write_document(kind: DocumentKind, document: dict[str, Any]) -> bytes:

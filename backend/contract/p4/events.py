@@ -271,12 +271,12 @@ def _check_ends(source: P4Endpoint, target: P4Endpoint, return_route: P4Outer | 
 def _check_endpoint(endpoint: P4Endpoint, name: str) -> None:
     if isinstance(endpoint, P4Node):
         if not endpoint.node:
-            raise P4CodecError(f"{name}.node is empty")
+            raise P4CodecError(f"{name}.node is empty; every node has an id")
         if endpoint.generation == 0:
             raise P4CodecError(f"{name}.generation is 0; generations begin at 1")
     elif isinstance(endpoint, P4Outer):
         if not endpoint.channel:
-            raise P4CodecError(f"{name}.channel is empty")
+            raise P4CodecError(f"{name}.channel is empty; every connection has one")
         if endpoint.connection_generation == 0:
             raise P4CodecError(f"{name}.connection_generation is 0; connections are counted from 1")
 
