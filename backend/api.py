@@ -32,6 +32,11 @@ from backend.contract.entities import (
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
+from backend.contract.p4.documents import DocumentKind as P4Kind
+from backend.contract.p4.documents import parse_document as p4_parse
+from backend.contract.p4.documents import read_document as p4_read
+from backend.contract.p4.documents import write_document as p4_write
+from backend.contract.p4.errors import P4CodecError
 from backend.contract.plans import (
     Bound,
     Candidate,
@@ -217,6 +222,8 @@ __all__ = [
     "OperatorHold",
     "OwnerLives",
     "P4Bound",
+    "P4CodecError",
+    "P4Kind",
     "PaperRefused",
     "PhaseBound",
     "Plan",
@@ -270,6 +277,9 @@ __all__ = [
     "load_contexts",
     "node_id",
     "p4_bound",
+    "p4_parse",
+    "p4_read",
+    "p4_write",
     "plan_digest",
     "plan_on_paper",
     "read_adoption",

@@ -38,6 +38,7 @@ _COMMANDS = {
     "logs": "console.commands.logs:logs",
     "ls": "console.commands.ls:ls",
     "op": "console.commands.op:op",
+    "p4": "console.commands.p4:p4",
     "pause": "console.commands.holds:pause",
     "plan": "console.commands.plan:plan",
     "record": "console.commands.record:record",

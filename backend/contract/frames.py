@@ -37,10 +37,18 @@ class FrameError(ValueError):
 
 
 def decode_frame(text: str, limit: int = MAX_FRAME_CHARS) -> dict[str, Any]:
-    """Read one JSON object, refusing what must never be guessed at.
+    """Read one JSON object by the rules of ``decode_tree``; any other top level is refused too. Raises FrameError."""
+    tree = decode_tree(text, limit)
+    if not isinstance(tree, dict):
+        raise FrameError(f"the frame is {type(tree).__name__}, not an object")
+    return tree
+
+
+def decode_tree(text: str, limit: int = MAX_FRAME_CHARS) -> Any:
+    """Read one JSON value, refusing what must never be guessed at.
 
     Refused: anything but ``str``, text over ``limit`` characters, duplicate keys, nesting over 32, NaN and infinities,
-    integers outside -2^63..2^64-1, lone surrogates, and a top level that is no object. Raises FrameError.
+    integers outside -2^63..2^64-1, ``-0`` and lone surrogates. Raises FrameError.
     """
     if not isinstance(text, str):
         raise FrameError(f"a frame is text, not {type(text).__name__}")
@@ -56,8 +64,6 @@ def decode_frame(text: str, limit: int = MAX_FRAME_CHARS) -> dict[str, Any]:
         raise FrameError("the frame holds a lone surrogate") from error
     except (json.JSONDecodeError, RecursionError) as error:
         raise FrameError(f"the frame is not JSON: {error}") from error
-    if not isinstance(tree, dict):
-        raise FrameError(f"the frame is {type(tree).__name__}, not an object")
     return tree
 
 
@@ -161,6 +167,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
+    if digits == "-0":
+        raise FrameError("-0 is no integer: its sign would be lost")
     if len(digits) > 20:
         raise FrameError(f"the integer {digits[:24]}… is outside -2^63..2^64-1")
     value = int(digits)

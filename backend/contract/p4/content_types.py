@@ -1,0 +1,28 @@
+"""The payload content types of p4, request by request with what answers it."""
+
+from __future__ import annotations
+
+INSPECT = "application/vnd.p4.agent.inspect-v1+json"
+SNAPSHOT = "application/vnd.p4.agent.snapshot-v1+json"
+NODE_LOAD = "application/vnd.p4.node.load-v1"
+NODE_UNLOAD = "application/vnd.p4.node.unload-v1"
+LIFECYCLE_RESULT = "application/vnd.p4.node.lifecycle-result-v1"
+"""Answers NODE_LOAD and NODE_UNLOAD, class control."""
+NODE_RESULT = "application/vnd.p4.node.result-v3+json"
+"""How an agent refuses what it cannot read, ``{"ok": false, "detail": …}``, class telemetry; and answers RECONCILE."""
+RECONCILE = "application/vnd.p4.transport.reconcile-v1+json"
+
+LLAMACPP = "llamacpp"
+"""The adapter kind of the content types below."""
+LOAD = "application/vnd.p4.llamacpp.load-v4+json"
+LOADED = "application/vnd.p4.llamacpp.loaded-v4+json"
+UNLOAD = "application/vnd.p4.llamacpp.unload-v3+json"
+UNLOADED = "application/vnd.p4.llamacpp.unloaded-v3+json"
+ADAPTER_ERROR = "application/vnd.p4.llamacpp.error-v2+json"
+SESSION = "application/vnd.p4.llamacpp.session-v4+json"
+SESSION_READY = "application/vnd.p4.llamacpp.session-ready-v4+json"
+PREFILL = "application/vnd.p4.llamacpp.prefill-v3+json"
+OUTPUT = "application/vnd.p4.llamacpp.output-v5+json"
+RELEASE_RECEIPT = "application/vnd.p4.llamacpp.release-receipt-v1+json"
+BATCH_OBSERVATION = "application/vnd.p4.llamacpp.batch-observation-v4+json"
+STAGE_SPAN = "application/vnd.p4.llamacpp.stage-span-v4+json"
