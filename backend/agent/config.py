@@ -11,7 +11,7 @@ import msgspec
 from backend.contract.numbers import check_port
 from backend.contract.p4.addresses import parse_address
 from backend.contract.words import HostId, Port
-from backend.engines.p4.settings import BridgeSettings, P4Settings
+from backend.engines.p4.place import BridgePlace, P4Place
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)?")
 _UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -52,10 +52,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bridge: BridgeConfig = BridgeConfig()
 
     @property
-    def settings(self) -> P4Settings:
+    def settings(self) -> P4Place:
         """The same, as p4 takes it. Raises ValueError naming the key, and what it must be."""
         if not self.agent:
-            raise ValueError("engines.p4.agent is missing; write where its p4 agent listens, such as tcp://127.0.0.1:4201")
+            raise ValueError(
+                "engines.p4.agent is missing; write where its p4 agent listens, such as tcp://127.0.0.1:4201"
+            )
         for key in ("binary", "journal", "record"):
             path = getattr(self, key)
             if (path or key == "binary") and not Path(path).is_absolute():
@@ -67,14 +69,14 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if bridge.url and not bridge.url.startswith("http://"):
             raise ValueError(f"engines.p4.bridge.url is {bridge.url!r}; the bridge speaks http:// on its own host")
         agent = parse_address(self.agent)
-        return P4Settings(
+        return P4Place(
             agent=agent,
             advertise=parse_address(self.advertise) if self.advertise else agent,
             binary=self.binary,
             journal=self.journal,
             record=self.record,
             release=self.release,
-            bridge=BridgeSettings(record=bridge.record, hook=bridge.hook, url=bridge.url, token=bridge.token_file),
+            bridge=BridgePlace(record=bridge.record, hook=bridge.hook, url=bridge.url, token=bridge.token_file),
         )
 
 

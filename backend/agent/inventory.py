@@ -22,7 +22,7 @@ from backend.agent.vitals import VitalSigns
 from backend.contract.entities import Entities
 from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Illness
 from backend.contract.words import UnixMs
-from backend.engines.driver import Driver, EngineMissing
+from backend.engines.driver import AskingDriver, Driver, EngineMissing
 from backend.engines.registry import driver_for
 from backend.versions import RINGTOP_VERSION
 
@@ -42,7 +42,7 @@ class Inventory:
         self._config = config
         self._journal = journal
         self._refuses_loads = refuses_loads()
-        self._engines: tuple[EngineFacts, ...] | None = None
+        self._engines: tuple[EngineFacts, ...] = ()
         self._runs = Path(config.state) / "runs"
         self._foreign = ForeignFound()
         self._foreign_at = 0.0
@@ -79,8 +79,7 @@ class Inventory:
 
     async def _measure(self, entities: Entities) -> bool:
         before = getattr(self, "facts", None)
-        if self._engines is None or any(engine.words for engine in self._engines):
-            self._engines = tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
+        self._engines = tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
         await self._look_for_foreign(entities)
         if before is None or self._unknown:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
@@ -157,6 +156,10 @@ class Inventory:
         return "; ".join(filter(None, (self._refuses_loads, self._unknown, self.health.refuses_loads)))
 
     async def _engine_facts(self, name: str) -> EngineFacts:
+        """What one engine is: once found out it stays so, but for one whose own agent has its own life."""
+        known = next((engine for engine in self._engines if engine.engine == name), None)
+        if known is not None and not known.words and not isinstance(self.drivers[name], AskingDriver):
+            return known
         try:
             return await self.drivers[name].facts()
         except EngineMissing as error:

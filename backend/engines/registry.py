@@ -7,12 +7,10 @@ from pathlib import Path
 from backend.engines.driver import Driver, EngineMissing
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.p4.drive import P4
-from backend.engines.p4.settings import P4Settings
+from backend.engines.p4.place import P4Place
 
 
-def driver_for(
-    engine: str, folder: Path | None, p4: P4Settings | None = None, state: Path | None = None
-) -> Driver:
+def driver_for(engine: str, folder: Path | None, p4: P4Place | None = None, state: Path | None = None) -> Driver:
     """The driver of one engine. ``folder`` None means what was installed with the agent. Raises EngineMissing.
 
     p4 is not started from a folder: ``p4`` says where its agent is, ``state`` where this agent may keep what it must

@@ -36,7 +36,7 @@ COUNTS = (
 
 _BUSY = "unload is busy"
 _PAIR = re.compile(r"([a-z_]+)\"?\s*[=:]\s*\"?([A-Za-z0-9_.-]+)\"?")
-_NOTHING = ("0", "false", "none", "None", "idle")
+_NOTHING = ("", "0", "false", "none", "None", "null", "idle")
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -52,11 +52,17 @@ class Release(msgspec.Struct, frozen=True):
         """What must be equal on every rank: commit, patch set and wire. The backend flavour is not part of it."""
         return f"{self.upstream} patch {self.patch_set} wire {self.wire}"
 
+    @property
+    def exact(self) -> str:
+        """The same with the backend flavour, for a profile that says ``exact_build``."""
+        return f"{self.words} for {self.inventory}"
+
 
 def release_of(body: dict[str, Any]) -> Release:
     """The release in a LOADED; what it does not say is ``unknown``, as the engine itself says it."""
-    said = [str(body.get(key) or "unknown") for key in ("upstream_commit", "patch_set", "stage_wire_abi")]
-    return Release(*said, str(body.get("backend_inventory") or "unknown"))
+    keys = ("upstream_commit", "patch_set", "stage_wire_abi", "backend_inventory")
+    upstream, patch_set, wire, inventory = (str(body.get(key) or "unknown") for key in keys)
+    return Release(upstream, patch_set, wire, inventory)
 
 
 def result_of(body: dict[str, Any]) -> int | None:
@@ -131,5 +137,17 @@ def read_census(error: str) -> Census | None:
     if _BUSY not in error:
         return None
     _, _, rest = error.partition(_BUSY)
-    pairs = [(name, value) for name, value in _PAIR.findall(rest) if name != "work"]
+    said = rest.partition("work=")[2]
+    try:
+        tree = msgspec.json.decode(said)
+        pairs = [(name, _flat(value)) for name, value in tree.items()]
+    except (msgspec.DecodeError, AttributeError):  # printed in another form: the pairs are found all the same
+        pairs = [(name, value) for name, value in _PAIR.findall(rest) if name != "work"]
     return Census(tuple((name, value) for name, value in pairs if value not in _NOTHING))
+
+
+def _flat(value: Any) -> str:
+    """One count as text; of a group what is open of it."""
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_flat(each)}" for name, each in value.items() if _flat(each) not in _NOTHING)
+    return "0" if value is None or value is False else str(value)

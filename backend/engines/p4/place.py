@@ -7,7 +7,7 @@ import msgspec
 from backend.contract.p4.addresses import P4Address
 
 
-class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+class BridgePlace(msgspec.Struct, frozen=True, kw_only=True):
     """The bridge that submits to a ring whose head is here; empty means there is none that is told.
 
     ``record`` is the file that it reads stages and generation from; ``hook`` a program with arguments that is run with
@@ -26,7 +26,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.record or self.hook)
 
 
-class P4Settings(msgspec.Struct, frozen=True, kw_only=True):
+class P4Place(msgspec.Struct, frozen=True, kw_only=True):
     """``[engines.p4]`` of agent.toml, checked.
 
     ``agent`` is dialled, ``advertise`` stands in every envelope: its text is the agent's identity. ``binary`` is the
@@ -40,4 +40,4 @@ class P4Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal: str = ""
     record: str = ""
     release: str = ""
-    bridge: BridgeSettings = BridgeSettings()
+    bridge: BridgePlace = BridgePlace()

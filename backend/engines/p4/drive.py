@@ -1,0 +1,196 @@
+"""p4 on one host: what its agent has, how a stage is asked for, followed and unloaded. No process of it is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.contract.entities import Resident
+from backend.contract.findings import Finding
+from backend.contract.models import ModelFacts
+from backend.contract.plans import Plan, PlannedShard
+from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
+from backend.engines.driver import Completion, EngineMissing, Run, Seen
+from backend.engines.llamacpp.gguf import read_header
+from backend.engines.p4.door import Door
+from backend.engines.p4.link import P4Link
+from backend.engines.p4.loaded import read_census
+from backend.engines.p4.outlook import Outlook
+from backend.engines.p4.place import P4Place
+from backend.engines.p4.snapshot import Snapshot, SnapshotUnreadable
+from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, ring_endpoint, unload_once
+from backend.engines.p4.surroundings import Lookout
+from backend.planning.engines.p4_commands import load_body
+
+FACTS_SECONDS = 2.0
+"""How long the host's facts wait for the p4 agent: it answers at once, or something is slow there."""
+
+
+def unix_ms() -> int:
+    """Wall-clock milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class P4:
+    """The driver of p4. ``state`` is the folder in which this agent remembers what outlives it."""
+
+    engine = "p4"
+
+    def __init__(
+        self,
+        place: P4Place,
+        state: Path,
+        *,
+        door: Door | None = None,
+        pace: P4Pace | None = None,
+        wall_ms: Callable[[], int] = unix_ms,
+    ) -> None:
+        self._place = place
+        self._door: Door = door or P4Link(place, state)
+        self._pace = pace or P4Pace()
+        self._wall_ms = wall_ms
+        self._outlook = Outlook(self._door.inspect, self._pace.inspect, self._pace.soon)
+        self._lookout = Lookout(place)
+        self._places = Places()
+        self._ours: set[tuple[str, int]] = set()
+        self._rings: dict[str, Plan] = {}
+
+    # What is there
+
+    async def facts(self) -> EngineFacts:
+        """Its agent's address, devices and nodes. Raises EngineMissing while it does not answer."""
+        snapshot = await self._look()
+        around = await self._lookout.seen()
+        gauge, journal = around.gauge, around.journal
+        return EngineFacts(
+            engine=self.engine,
+            folder=str(Path(self._place.binary).parent),
+            release=self._place.release or await self._lookout.build(),
+            devices=snapshot.devices,
+            resident=ResidentFacts(
+                address=self._place.advertise,
+                nodes=tuple(self._node(node.name, node.generation, node.phase, node.state) for node in snapshot.nodes),
+                journal=journal.state,
+                journal_files=journal.files,
+                journal_bytes=journal.bytes,
+                restart=journal.restart,
+                sockets=gauge.sockets if gauge else None,
+                unique=gauge.unique if gauge else None,
+                hidden=gauge.hidden if gauge else None,
+                taught=self._place.bridge.is_told,
+            ),
+        )
+
+    async def _look(self) -> Snapshot:
+        """A look that is not old. Raises EngineMissing with what stands in its way."""
+        last = self._outlook.last
+        if last is not None and time.monotonic() - last.asked < self._pace.inspect:
+            return last.snapshot
+        try:
+            async with asyncio.timeout(FACTS_SECONDS):
+                return await self._outlook.once()
+        except (OSError, SnapshotUnreadable) as error:
+            said = str(error) or f"nothing for {FACTS_SECONDS:g} s"
+            raise EngineMissing(
+                f"the p4 agent at {self._place.agent} does not answer as {self._place.advertise}: {said}. Start "
+                "it, or correct agent and advertise of [engines.p4] in agent.toml; what it runs is unknown until then."
+            ) from error
+
+    def _node(self, name: str, generation: int, phase: str, state: str) -> ResidentNode:
+        return ResidentNode(
+            name=name, generation=generation, phase=phase, state=state, is_ours=(name, generation) in self._ours
+        )
+
+    async def inspect(self, path: Path) -> ModelFacts:
+        """Geometry of a model file from its header. Raises ModelUnreadable."""
+        return await asyncio.to_thread(read_header, path)
+
+    async def check(self, shard: PlannedShard, plan: Plan, facts: HostFacts) -> tuple[Finding, ...]:
+        """What this host alone can know about one planned stage."""
+        return ()
+
+    async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
+        """Stages do not wait for each other while they load: there is nobody to greet."""
+        return ()
+
+    # A stage
+
+    def residence(self, shard: PlannedShard, plan: Plan) -> Resident:
+        """The node that the p4 agent will be asked for. Raises ValueError for a stage that cannot be asked for."""
+        load_body(plan, shard, binary=self._place.binary, model=plan.model_path)
+        address = plan.address_of(shard)
+        if address != self._place.advertise:
+            raise ValueError(
+                f"{shard.node_id} is planned at {address or 'no p4 agent'}, and the p4 agent of {shard.host} "
+                f"advertises {self._place.advertise}. Plan again."
+            )
+        return Resident(address=address, name=shard.node_id, generation=shard.node_generation)
+
+    async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
+        """Follow one stage until cancelled; after a refusal nothing more is said."""
+        self._ours.add(_key(run))
+        if run.shard.rank == 0:
+            self._rings[ring_endpoint(run)] = run.plan
+        stage = Stage(self._door, self._outlook, self._places, run, see, self._pace, self._wall_ms, self._place)
+        with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
+            await stage.follow()
+        await asyncio.get_running_loop().create_future()
+
+    async def until_gone(self, run: Run) -> str:
+        """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
+        key = _key(run)
+        missing = 0
+        while True:
+            look = await self._outlook.next()
+            node = look.snapshot.node(key[0])
+            is_there = node is not None and node.generation == key[1]
+            if is_there or key in self._places.asked or key in self._places.unloading:
+                missing = 0
+                continue
+            missing += 1
+            if key in self._places.unloaded:
+                self._places.unloaded.discard(key)
+                return f"{self._place.advertise} unloaded it"
+            if missing > 1:
+                instead = f"; it has generation {node.generation} of that name" if node is not None else ""
+                return (
+                    f"{self._place.advertise} has no such node any more{instead}: its p4 agent was started again, "
+                    "or somebody else unloaded it"
+                )
+            self._outlook.hurry()
+
+    async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
+        """Ask for the unload until nothing is there; each new reason against it is told once."""
+        pause, told = self._pace.unload_again, ""
+        while True:
+            answer = await unload_once(self._door, self._places, self._outlook, _key(run), self._pace)
+            if isinstance(answer, str):
+                words = f"its unload was not answered ({answer}); asked again"
+            elif answer.is_absent or "generation is stale" in answer.error:
+                return
+            else:
+                census = read_census(answer.error)
+                words = f"{census.words if census else f'not unloaded: {answer.words}'}; asked again until it is"
+            if words != told:
+                told = words
+                refused(words)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._pace.unload_slowest)
+
+    async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
+        """One completion in a session of its own. Raises TimeoutError, ConnectionError."""
+        plan = self._rings.get(endpoint)
+        if plan is None:
+            raise ConnectionError(f"no ring {endpoint} is followed here")
+        session = f"ringtop-{plan.load_generation}-{self._wall_ms()}"
+        silent = await self._door.open_session(plan, session, seconds)
+        if silent:
+            raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
+        return await self._door.complete(plan, session, prompt, max_tokens, seconds)
+
+
+def _key(run: Run) -> tuple[str, int]:
+    return str(run.shard.node_id), int(run.shard.node_generation)
