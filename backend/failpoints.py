@@ -3,7 +3,8 @@
 Off unless ``RINGTOP_TEST=1``; then ``RINGTOP_FAILPOINTS`` says what happens where, for example
 ``journal.before_write=kill@3;link.before_send=delay:0.5``:
 
-- ``kill`` ends this process by KILL, ``raise[:ERRNO]`` raises InjectedFault (EIO), ``delay:SECONDS`` stands still;
+- ``kill`` ends this process by KILL, ``raise[:ERRNO]`` raises InjectedFault (EIO), ``delay:SECONDS`` stands still,
+  ``stop`` stops it by STOP until somebody sends CONT: what happens meanwhile is up to the test, not to its speed;
 - ``@N`` acts at the N-th time only (the first without it), ``@N-M`` at all from the N-th to the M-th, ``@N-`` from
   the N-th on.
 
@@ -55,7 +56,7 @@ NAMES = (
 """Every point there is. ``area.when``; the area is the module's idea, not its path."""
 
 _RULE = re.compile(
-    r"(?P<name>[a-z_.]+)=(?P<act>kill|raise|delay)(:(?P<how>[A-Z0-9.]+))?(@(?P<first>\d+)(?P<dash>-(?P<last>\d*))?)?"
+    r"(?P<name>[a-z_.]+)=(?P<act>kill|raise|delay|stop)(:(?P<how>[A-Z0-9.]+))?(@(?P<first>\d+)(?P<dash>-(?P<last>\d*))?)?"
 )
 _FOREVER = 1 << 62
 
@@ -96,6 +97,9 @@ class Point:
             return
         if self._act == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._act == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
         if self._act == "raise":
             number = getattr(errno, self._how)
             raise InjectedFault(number, f"{os.strerror(number)} (failpoint {self.name})")
@@ -122,7 +126,7 @@ def armed_points(environ: Mapping[str, str]) -> dict[str, Point]:
         parsed = _RULE.fullmatch(rule)
         if parsed is None or parsed["name"] not in points or (parsed["act"] == "delay" and not parsed["how"]):
             raise ValueError(
-                f"RINGTOP_FAILPOINTS: the rule {rule!r} is not NAME=kill|raise[:ERRNO]|delay:SECONDS[@N[-M]]; "
+                f"RINGTOP_FAILPOINTS: the rule {rule!r} is not NAME=kill|raise[:ERRNO]|delay:SECONDS|stop[@N[-M]]; "
                 f"names: {', '.join(NAMES)}"
             )
         first = int(parsed["first"] or 1)

@@ -22,6 +22,7 @@ import msgspec
 
 from backend.contract.plans import Plan
 from backend.contract.words import LoadGeneration, OpId, UnixMs
+from backend.control.contexts import Context
 from backend.control.views import OperationStep, OperationView, Target
 from backend.failpoints import failpoint
 
@@ -379,3 +380,8 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def read_ledger(context: Context) -> dict[OpId, OperationView]:
+    """Every operation of this home, of all its contexts, oldest first; no host is asked."""
+    return LedgerReader(context.ledger_folder, newest=100_000).read()

@@ -23,7 +23,7 @@ SOCKET_PATH_MAX = 100
 
 _FIRST_PORT = 18_000
 _PORTS_PER_HOST = 50
-_PORT_BLOCKS = 10
+_PORT_BLOCKS = 140
 
 
 class LayoutError(Exception):
@@ -109,8 +109,9 @@ class Layout:
     def ports(self, host: str) -> tuple[int, int]:
         """The inclusive port range of one agent, below the range that Linux gives to outgoing connections.
 
-        Homes are spread over ten blocks by a checksum of their path, so that two fleets on one machine seldom want
-        the same port at the same moment; a port that is taken is passed over by planning in any case.
+        Homes are spread over 140 blocks by a checksum of their path, so that two fleets on one machine seldom have
+        the same ports: planning passes over a port that is taken, but two agents that know nothing of each other can
+        both find it free and both give it to an engine at the same moment.
         """
         block = zlib.crc32(os.fsencode(self.home)) % _PORT_BLOCKS
         first = _FIRST_PORT + (block * len(HOSTS) + HOSTS.index(host)) * _PORTS_PER_HOST

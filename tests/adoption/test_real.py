@@ -200,21 +200,21 @@ def test_r06_all_agents_killed_while_loading(fleet: FaultFleet) -> None:
     fleet.start()
     loading = subprocess.Popen(
         fleet.command("load", "tiny:two-host", "--yes"),
-        env=fleet.env(),
+        env={**fleet.env(), **fleet.arming("operation.before_leader=stop")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
-    begun = until("an engine", fleet.engine_pids)
-    for pid in begun:
-        os.kill(pid, signal.SIGSTOP)
+    (stopped,) = until("both workers up, and the leader not asked for", lambda: fleet.acted("operation.before_leader"))
+    workers = fleet.engine_pids()
     restart(fleet)
-    for pid in begun:
-        os.kill(pid, signal.SIGCONT)
-    assert loading.wait(90) == 0
+    os.kill(int(stopped.split()[-1]), signal.SIGCONT)
+    _, said = loading.communicate(timeout=90)
+    assert loading.returncode == 0, said
     replica = in_state(fleet, "ready")
-    assert begun <= {shard["pid"] for shard in replica["shards"]}
+    assert workers == {shard["pid"] for shard in replica["shards"] if shard["rank"] != 0}
     assert len(fleet.engine_pids()) == 3
     code, document = adopt_plan(fleet)
     assert (code, document["stoppable"]) == (0, [])

@@ -21,14 +21,14 @@ from backend.contract.envelopes import SUBPROTOCOL
 from backend.contract.events import JournalBatch, Refused, Subscribed, Welcome
 from backend.contract.words import OpId
 from tests.agent.wire import RawConsole
-from tests.e2e.fleet import Fleet, port_blocks
+from tests.e2e.fleet import Fleet
 from tests.factories import make_plan
+from tests.ports import claim_block
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    made = Fleet(next(port_blocks(worker)))
+    made = Fleet(claim_block())
     made.start("host-a")
     yield made
     made.close()

@@ -15,12 +15,13 @@ from backend.contract.commands import OperationStatus
 from backend.contract.events import Measured
 from backend.contract.words import OpId
 from tests.agent.wire import RawConsole
-from tests.e2e.fleet import Fleet, port_blocks, until
+from tests.e2e.fleet import Fleet, until
+from tests.ports import claim_block
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(next(port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))))
+    made = Fleet(claim_block())
     made.start("host-a")
     yield made
     made.close()

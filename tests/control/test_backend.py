@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -205,18 +206,18 @@ def test_what_escapes_is_shown_as_a_fault_and_written_down(unstarted: World, mon
 async def test_a_loop_that_stands_still_takes_nothing(console: Console) -> None:
     loop = console.backend._loop
     assert loop is not None
-    loop.call_soon_threadsafe(time.sleep, 4.0)
+    may_go_on = threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait, 60.0)
     await wait_for(lambda: time.monotonic() - console.backend.stamp() > 2.2)
-    with pytest.raises(SubmitRefused, match=r"has not answered since 2\.\d s"):
+    with pytest.raises(SubmitRefused, match=r"has not answered since \d+\.\d s"):
         console.backend.submit(MakePlan(target="tiny"))
+    may_go_on.set()
     await wait_for(lambda: time.monotonic() - console.backend.stamp() < 1.0)
     console.backend.submit(MakePlan(target="tiny"))
 
 
 def test_a_backend_that_was_never_started_takes_nothing(unstarted: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    import backend.api
-
-    monkeypatch.setattr(backend.api, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr("backend.control.backend._STOP_SECONDS", 0.1)
     with pytest.raises(SubmitRefused, match="since its start"):
         Backend(unstarted.context).submit(MakePlan(target="tiny"))
 

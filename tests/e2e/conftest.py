@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.fleet import CATALOG, Fleet, port_blocks
-
-_BLOCKS = port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
-
-
-def next_block() -> int:
-    """The first of 80 ports that no other fleet of this process has."""
-    return next(_BLOCKS)
+from tests.e2e.fleet import CATALOG, Fleet
+from tests.ports import claim_block
 
 
 @pytest.fixture
@@ -23,7 +16,7 @@ def make_fleet() -> Iterator[Callable[..., Fleet]]:
     fleets: list[Fleet] = []
 
     def make(catalog: str = CATALOG) -> Fleet:
-        fleets.append(Fleet(next(_BLOCKS), catalog))
+        fleets.append(Fleet(claim_block(), catalog))
         return fleets[-1]
 
     yield make

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
 from backend.local.tiny_model import write_tiny_model
+from tests.ports import give_back
 
 T = TypeVar("T")
 
@@ -195,12 +196,4 @@ class Fleet:
             except psutil.NoSuchProcess:
                 continue
         shutil.rmtree(self.home, ignore_errors=True)
-
-
-def port_blocks(worker: str) -> Iterator[int]:
-    """Blocks of 80 ports for one test process, below the kernel's ephemeral range and apart from other workers'."""
-    number = int(worker[2:]) if worker.startswith("gw") else 0
-    first = 20_000 + 3_000 * (number % 4)
-    while True:
-        for offset in range(0, 2_960, 80):
-            yield first + offset
+        give_back(self.first_port)

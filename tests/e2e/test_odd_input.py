@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from backend.engines.llamacpp.installation import pinned_folder
-from tests.e2e.conftest import next_block
 from tests.e2e.fleet import Fleet, until
+from tests.ports import claim_block
 
 pytestmark = [pytest.mark.e2e]
 
@@ -56,7 +56,7 @@ WRONG_USES = [
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Fleet]:
     """Two running agents for every test that changes nothing of them."""
-    made = Fleet(next_block())
+    made = Fleet(claim_block())
     try:
         made.start()
         yield made

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.e2e.fleet import CATALOG
-from tests.faults.stand import FaultFleet, fleets
+from tests.faults.stand import FaultFleet
+from tests.ports import claim_block
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -21,16 +21,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-_BLOCKS = fleets(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
-
-
 @pytest.fixture
 def make_fleet() -> Iterator[Callable[..., FaultFleet]]:
     """Makes fleets whose agents are not started yet; every one is closed at the end."""
     made: list[FaultFleet] = []
 
     def make(catalog: str = CATALOG) -> FaultFleet:
-        made.append(FaultFleet(next(_BLOCKS), catalog))
+        made.append(FaultFleet(claim_block(), catalog))
         return made[-1]
 
     yield make

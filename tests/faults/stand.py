@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -288,12 +288,3 @@ def journal_folder(fleet: Fleet, name: str = "host-a") -> Path:
     """The folder of the one journal of an agent."""
     (found,) = (path for path in (state_folder(fleet, name) / "journal").iterdir() if len(path.name) == 32)
     return found
-
-
-def fleets(worker: str) -> Iterator[int]:
-    """Blocks of 80 ports that no other test process uses."""
-    number = int(worker[2:]) if worker.startswith("gw") else 0
-    first = 9_000 + 2_000 * (number % 4)
-    while True:
-        for offset in range(0, 1_920, 80):
-            yield first + offset

@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from backend.api import Backend, load_context
-from tests.e2e.conftest import fleet, make_fleet, next_block
+from tests.e2e.conftest import fleet, make_fleet
 from tests.e2e.fleet import Fleet
+from tests.ports import claim_block
 
 __all__ = ["fleet", "make_fleet"]
 
@@ -20,7 +21,7 @@ __all__ = ["fleet", "make_fleet"]
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Fleet]:
     """Two running agents for every row of a file: each row leaves it as it was."""
-    made = Fleet(next_block())
+    made = Fleet(claim_block())
     try:
         made.start()
         yield made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,14 @@ from backend.contract.words import OpId
 from tests.agent.journal.test_recovery import batch_offsets
 from tests.agent.journal.worlds import place, segments
 from tests.agent.wire import RawConsole
-from tests.e2e.fleet import Fleet, port_blocks, until
+from tests.e2e.fleet import Fleet, until
 from tests.factories import make_plan
+from tests.ports import claim_block
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(next(port_blocks(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))))
+    made = Fleet(claim_block())
     made.write_contexts({"host-a": f"unix:{made.socket('host-a')}"})
     made.start("host-a")
     yield made
