@@ -146,6 +146,7 @@ class EngineRuns:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(driver.leave() for driver in self.drivers.values() if isinstance(driver, AskingDriver)))
 
     def log_tail(self, folder: Path) -> tuple[str, ...]:
         """The last lines that an engine wrote."""

@@ -84,8 +84,7 @@ class Inventory:
         if before is None or self._unknown:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
             self._unknown = await asyncio.to_thread(why_unknown_refuse, self._config, entities)
-        vitals = await self._vitals.take()
-        self.health = judge(self.health, vitals, entities)
+        await self._judge(entities)
         devices = [self._cpu(), *(await read_gpus()).devices]
         self.facts = host_facts(
             host=self._config.host,
@@ -115,8 +114,7 @@ class Inventory:
         """
         if is_watched and time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
             await self._look_for_foreign(entities)
-        vitals = await self._vitals.take()
-        self.health = judge(self.health, vitals, entities)
+        await self._judge(entities)
         self.facts = msgspec.structs.replace(
             self.facts,
             illnesses=self.health.illnesses,
@@ -125,6 +123,12 @@ class Inventory:
         )
         told, self._told = self._told, (_degrees(self.health.illnesses), _settled(self.facts).foreign)
         return told != self._told
+
+    async def _judge(self, entities: Entities) -> None:
+        asked = [name for name, driver in self.drivers.items() if isinstance(driver, AskingDriver)]
+        engines = tuple(engine for engine in self._engines if engine.engine in asked)
+        vitals = msgspec.structs.replace(await self._vitals.take(), engines=engines)
+        self.health = judge(self.health, vitals, entities)
 
     async def _look_for_foreign(self, entities: Entities) -> None:
         self._foreign_at = time.monotonic()

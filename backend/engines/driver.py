@@ -184,5 +184,8 @@ class AskingDriver(EngineDriver, Protocol):
     async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
         """Have it unloaded, asked again for as long as it takes; ``refused`` hears each new reason why it was not."""
 
+    async def leave(self) -> None:
+        """This agent ends: let go of its agent without taking anything of it along."""
+
 
 Driver = SpawningDriver | AskingDriver

@@ -39,7 +39,7 @@ class Door(Protocol):
     """One p4 agent, as a stage's drive needs it. Silence is a TimeoutError, a broken connection another OSError."""
 
     async def inspect(self) -> Snapshot:
-        """One INSPECT. Raises OSError, SnapshotUnreadable."""
+        """One INSPECT. Raises OSError."""
 
     async def load(self, shard: PlannedShard, plan: Plan, body: dict[str, Any], seconds: float) -> Answer:
         """LOAD one stage and hear it out. Raises OSError: then what became of it is unknown."""
@@ -49,6 +49,9 @@ class Door(Protocol):
 
     async def open_session(self, plan: Plan, session: str, seconds: float) -> tuple[int, ...]:
         """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
+
+    async def leave(self) -> None:
+        """Leave the p4 agent with FINISH."""
 
     async def complete(self, plan: Plan, session: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
         """One prompt through the head of an open session, up to its release. Raises TimeoutError, ConnectionError."""

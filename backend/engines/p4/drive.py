@@ -16,11 +16,13 @@ from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, Resi
 from backend.engines.driver import Completion, EngineMissing, Run, Seen
 from backend.engines.llamacpp.gguf import read_header
 from backend.engines.p4.door import Door
+from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
-from backend.engines.p4.snapshot import Snapshot, SnapshotUnreadable
+from backend.engines.p4.seen import devices_of
+from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, ring_endpoint, unload_once
 from backend.engines.p4.surroundings import Lookout
 from backend.planning.engines.p4_commands import load_body
@@ -49,11 +51,11 @@ class P4:
         wall_ms: Callable[[], int] = unix_ms,
     ) -> None:
         self._place = place
-        self._door: Door = door or P4Link(place, state)
+        self._lookout = Lookout(place)
+        self._door: Door = door or P4Link(place, state, self._lookout)
         self._pace = pace or P4Pace()
         self._wall_ms = wall_ms
         self._outlook = Outlook(self._door.inspect, self._pace.inspect, self._pace.soon)
-        self._lookout = Lookout(place)
         self._places = Places()
         self._ours: set[tuple[str, int]] = set()
         self._rings: dict[str, Plan] = {}
@@ -69,10 +71,10 @@ class P4:
             engine=self.engine,
             folder=str(Path(self._place.binary).parent),
             release=self._place.release or await self._lookout.build(),
-            devices=snapshot.devices,
+            devices=devices_of(snapshot),
             resident=ResidentFacts(
                 address=self._place.advertise,
-                nodes=tuple(self._node(node.name, node.generation, node.phase, node.state) for node in snapshot.nodes),
+                nodes=tuple(self._node(node) for node in snapshot.nodes),
                 journal=journal.state,
                 journal_files=journal.files,
                 journal_bytes=journal.bytes,
@@ -92,16 +94,20 @@ class P4:
         try:
             async with asyncio.timeout(FACTS_SECONDS):
                 return await self._outlook.once()
-        except (OSError, SnapshotUnreadable) as error:
+        except OSError as error:
             said = str(error) or f"nothing for {FACTS_SECONDS:g} s"
             raise EngineMissing(
                 f"the p4 agent at {self._place.agent} does not answer as {self._place.advertise}: {said}. Start "
                 "it, or correct agent and advertise of [engines.p4] in agent.toml; what it runs is unknown until then."
             ) from error
 
-    def _node(self, name: str, generation: int, phase: str, state: str) -> ResidentNode:
+    def _node(self, node: NodeSeen) -> ResidentNode:
         return ResidentNode(
-            name=name, generation=generation, phase=phase, state=state, is_ours=(name, generation) in self._ours
+            name=node.node_id,
+            generation=node.generation,
+            phase=node.lifecycle_state,
+            state=node.state,
+            is_ours=(node.node_id, node.generation) in self._ours,
         )
 
     async def inspect(self, path: Path) -> ModelFacts:
@@ -134,10 +140,15 @@ class P4:
         self._ours.add(_key(run))
         if run.shard.rank == 0:
             self._rings[ring_endpoint(run)] = run.plan
-        stage = Stage(self._door, self._outlook, self._places, run, see, self._pace, self._wall_ms, self._place)
+        stage = Stage(
+            self._door, self._outlook, self._places, run, see, self._pace, self._wall_ms, self._place, self._journal
+        )
         with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
             await stage.follow()
         await asyncio.get_running_loop().create_future()
+
+    async def _journal(self) -> JournalSeen:
+        return (await self._lookout.seen(now=True)).journal
 
     async def until_gone(self, run: Run) -> str:
         """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
@@ -179,6 +190,10 @@ class P4:
                 refused(words)
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._pace.unload_slowest)
+
+    async def leave(self) -> None:
+        """This agent ends: say FINISH on every connection, so that the p4 agent loses no slot."""
+        await self._door.leave()
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
         """One completion in a session of its own. Raises TimeoutError, ConnectionError."""

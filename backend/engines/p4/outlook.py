@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from backend.engines.p4.snapshot import Snapshot, SnapshotUnreadable
+from backend.engines.p4.snapshot import Snapshot
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Outlook:
         asked = time.monotonic()
         try:
             snapshot = await self._ask()
-        except (OSError, SnapshotUnreadable) as error:
+        except OSError as error:
             self.silent_since = self.silent_since or asked
             self.silence = str(error) or type(error).__name__
             raise
@@ -74,7 +74,7 @@ class Outlook:
             self._hurry.clear()
             try:
                 await self.once()
-            except (OSError, SnapshotUnreadable):
+            except OSError:
                 await self._pause(self._every)
                 continue
             assert self.last is not None

@@ -15,9 +15,6 @@ from backend.engines.llamacpp.sockets import LISTEN, SocketDiag
 
 PROC = Path("/proc")
 JOURNAL_VARIABLE = "P4_EVENT_OUTBOUND_JOURNAL_DIR"
-SOCKETS_WARN = 128
-SOCKETS_CRITICAL = 192
-"""Of 256 connection slots, inbound and outbound together; beyond them it takes nobody and says nothing."""
 _TABLES = ("tcp", "tcp6", "udp", "udp6", "unix")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
@@ -43,6 +40,15 @@ def find_listener(port: int, proc: Path = PROC) -> int | None:
         if name.isdigit() and inodes.intersection(_sockets(proc / name) or ()):
             return int(name)
     return None
+
+
+def life_of(pid: int, proc: Path = PROC) -> str:
+    """What names one run of a process: its pid and when it was started; empty when it is gone."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return ""
+    return f"{pid}:{stat.rpartition(')')[2].split()[19]}"
 
 
 def gauge(pid: int, proc: Path = PROC) -> Gauge | None:

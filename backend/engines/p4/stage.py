@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -17,10 +17,12 @@ from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.door import Answer, Door
+from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
-from backend.engines.p4.snapshot import SeenNode
+from backend.engines.p4.seen import node_words
+from backend.engines.p4.snapshot import NodeSeen
 from backend.planning.engines.p4 import HEAD
 from backend.planning.engines.p4_commands import load_body
 
@@ -71,6 +73,7 @@ class Stage:
         pace: P4Pace,
         wall_ms: Callable[[], int],
         place: P4Place,
+        journal: Callable[[], Awaitable[JournalSeen]],
     ) -> None:
         self._door = door
         self._outlook = outlook
@@ -80,6 +83,7 @@ class Stage:
         self._pace = pace
         self._wall_ms = wall_ms
         self._place = place
+        self._journal = journal
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._told: Measurement | None = None
         self._is_dead = False
@@ -146,7 +150,9 @@ class Stage:
                 if node is not None and node.generation == self.key[1]:
                     waited = int((time.monotonic() - began) // 10 * 10)
                     since = f" for {waited} s" if waited else ""
-                    self._enter(ShardState.LOADING, f"p4 says {node.words}{since}; it loads one stage after the other")
+                    self._enter(
+                        ShardState.LOADING, f"p4 says {node_words(node)}{since}; it loads one stage after the other"
+                    )
         finally:
             asked.cancel()
 
@@ -174,10 +180,10 @@ class Stage:
             node = (await self._outlook.next()).snapshot.node(self.key[0])
             if node is None or node.generation != self.key[1]:
                 continue  # whether it is gone is said elsewhere, once it is proven
-            if node.phase == "loaded":
+            if node.lifecycle_state == "loaded":
                 return
-            if node.phase == "failed":
-                self._refuse(_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node.words}")))
+            if node.lifecycle_state == "failed":
+                self._refuse(_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node_words(node)}")))
 
     # The ring
 
@@ -197,13 +203,18 @@ class Stage:
         if silent:
             named = [shard for shard in plan.shards if shard.rank in silent]
             self._refuse(_sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
+        before = await self._journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         try:
             done = await self._door.complete(plan, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
         except OSError as error:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
             self._refuse(_unanswered(self._subject, words))
-        canary = Canary(True, done.seconds, at, f"canary answered in {time.monotonic() - began:.3f} s")
+        words = f"canary answered in {time.monotonic() - began:.3f} s"
+        after = await self._journal()
+        if after.files is not None and before.files is not None:
+            words += f"; {done.tokens} tokens grew this host's p4 journal by {after.files - before.files} files"
+        canary = Canary(True, done.seconds, at, words)
         self._see(Proven(canary, ring_endpoint(self._run), ()))
 
     # The service
@@ -240,15 +251,15 @@ class Stage:
             self._measure(words=census.words, in_flight=census.in_flight, queued=census.queued, source=_CENSUS)
         return False
 
-    def _show(self, node: SeenNode) -> None:
+    def _show(self, node: NodeSeen) -> None:
         said = [NO_MORE_CANARIES] if self._run.shard.role == HEAD else []
-        if node.state and node.state != node.phase:
+        if node.state and node.state != node.lifecycle_state:
             said.append(f"p4's text: {node.state}")
-        if node.phase != "loaded":
-            said.append(f"p4 says {node.phase}")
+        if node.lifecycle_state != "loaded":
+            said.append(f"p4 says {node.lifecycle_state}")
         if not self._run.is_draining():
             self._measure(words="; ".join(said))
-        if node.stopped and not self._is_dead:
+        if node.is_stopped and not self._is_dead:
             self._is_dead = True
             words = "its task at the p4 agent is dead (delivery.stopped): sessions hang. Unload it, and load again"
             self._see(CanarySeen(Canary(False, 0.0, UnixMs(self._wall_ms()), words)))

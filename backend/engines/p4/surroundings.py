@@ -16,7 +16,7 @@ import msgspec
 from backend.contract.p4.addresses import host_and_port
 from backend.engines.driver import EngineMissing
 from backend.engines.p4.journal import JournalSeen, look_at_journal
-from backend.engines.p4.own_agent import Gauge, find_listener, gauge, journal_given
+from backend.engines.p4.own_agent import Gauge, find_listener, gauge, journal_given, life_of
 from backend.engines.p4.place import P4Place
 
 EVERY_SECONDS = 10.0
@@ -24,9 +24,10 @@ EVERY_SECONDS = 10.0
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """One look. ``pid`` is the p4 agent's process, looked at and never touched."""
+    """One look. ``pid`` is the p4 agent's process, looked at and never touched; ``life`` one run of it."""
 
     pid: int | None = None
+    life: str = ""
     gauge: Gauge | None = None
     journal: JournalSeen = JournalSeen(words="not looked at yet")
 
@@ -48,6 +49,10 @@ class Lookout:
         self._at = time.monotonic()
         return self._seen
 
+    def sockets(self) -> int | None:
+        """The sockets that the p4 agent's process held at the last look, None when nobody knows."""
+        return self._seen.gauge.sockets if self._seen.gauge is not None else None
+
     async def build(self) -> str:
         """The stage's program by its content. Raises EngineMissing when it is not there or cannot be run."""
         return await asyncio.to_thread(self._digest)
@@ -60,6 +65,7 @@ class Lookout:
             given = journal_given(pid) if pid is not None else None
         return Surroundings(
             pid=pid,
+            life=life_of(pid) if pid is not None else "",
             gauge=gauge(pid) if pid is not None else None,
             journal=look_at_journal(self._place.journal, given),
         )
