@@ -81,7 +81,8 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
 
     ``ends_as`` is set while stopping: ``stopped`` when somebody asked for it, ``failed`` when it had to be ended.
-    ``reported_result`` is the largest result in bytes that the engine said it may return, which ``bound`` derived.
+    ``reported_result`` is the largest result in bytes that the engine said it may return, which ``bound`` derived, and
+    ``reported_release`` what it said that it is; an engine that says neither leaves them unknown.
     ``identity`` is its process, or ``resident`` whom an engine's own agent runs it for; both are None before the start.
 
     ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
@@ -119,6 +120,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     resident: Resident | None = None
     reported_result: int | None = None
+    reported_release: str = ""
 
     @property
     def is_begun(self) -> bool:

@@ -278,11 +278,17 @@ def _ownerless_words(operations: list[OperationView]) -> list[str]:
 
 
 def bound_word(shard: Shard, reported: Buffers | None) -> str:
-    """equal, differs or unknown: weights and KV, each at the resolution that the engine prints (0.01 MiB)."""
-    if not shard.bound.derived or reported is None:
+    """equal, differs or unknown: weights and KV at the resolution that the engine prints (0.01 MiB), the largest result
+    to the byte. What was not derived, or is not reported, is not compared."""
+    bound = shard.bound
+    agree = []
+    if bound.derived and reported is not None:
+        agree += [printed(bound.weights) == printed(reported.weights), printed(bound.kv) == printed(reported.kv)]
+    if bound.result_derived and shard.reported_result is not None:
+        agree.append(bound.result == shard.reported_result)
+    if not agree:
         return "unknown"
-    same = printed(shard.bound.weights) == printed(reported.weights) and printed(shard.bound.kv) == printed(reported.kv)
-    return "equal" if same else "differs"
+    return "equal" if all(agree) else "differs"
 
 
 def printed(size: int) -> str:

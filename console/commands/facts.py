@@ -41,7 +41,15 @@ def shard_facts(view: ShardView) -> dict[str, Any]:
             "limit": shard.bound.limit,
             "unit": "bytes",
             "agrees": _AGREES.get(view.bound),
+            "result": {
+                "derived": shard.bound.result if shard.bound.result_derived else None,
+                "reported": shard.reported_result,
+                "limit": shard.bound.result_limit,
+            },
         },
+        "resident": shard.resident,
+        "release": shard.reported_release or shard.release,
+        "measured": None if view.measurement is None else view.measurement.words or None,
     }
 
 

@@ -115,7 +115,7 @@ def on_engine(turn: Turn, event: EngineSaw) -> None:
     elif isinstance(seen, Unloaded):
         begin_stop(turn, shard, seen.words, ends_as="stopped", by="drain")
     elif isinstance(seen, Confirmed):
-        known = _with(shard, release=seen.release or shard.release, reported_result=seen.result)
+        known = _with(shard, reported_release=seen.release, reported_result=seen.result)
         turn.record("confirmed", seen.words, shard=known)
 
 
@@ -322,8 +322,8 @@ def _load_done(turn: Turn, shard: Shard) -> OpenOperation | None:
     if shard_state(shard.state) not in enough:
         return None
     value = {"endpoint": shard.endpoint}
-    if shard.reported_result is not None:  # the engine said itself what it is, and did not only have it planned
-        value["release"] = shard.release
+    if shard.reported_release:
+        value["release"] = shard.reported_release
     result = Result(status="succeeded", resource_state="present", value=value)
     # A slot takes one load at a time: its reservation admits no second.
     for load in turn.open_operations("load", shard.node_id):

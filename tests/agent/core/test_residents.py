@@ -71,7 +71,7 @@ def test_what_the_engine_confirmed_is_kept_and_told_with_the_result() -> None:
     world.saw(PLAN, 1, Confirmed("451b89bae patch 1 wire 4", 137_935_244, "LOADED is as planned"))
     world.saw(PLAN, 1, PhaseSeen(ShardState.READY, "loaded"))
     shard = world.state.entities.shards[NODE]
-    assert (shard.release, shard.reported_result) == ("451b89bae patch 1 wire 4", 137_935_244)
+    assert (shard.reported_release, shard.reported_result) == ("451b89bae patch 1 wire 4", 137_935_244)
     result = world.answer("op-load-1")
     assert result.status == "succeeded"
     assert result.value["release"] == "451b89bae patch 1 wire 4"
