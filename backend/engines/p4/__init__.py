@@ -1,1 +1,1 @@
-"""p4 on one host: our agent asks the p4 agent that lives there. It starts none of its processes and ends none."""
+"""How an agent drives p4: over p4's own TCP contract, with the p4 agent on the same host."""
