@@ -305,9 +305,9 @@ class AgentDaemon:
                     for connection in self.connections.values():
                         connection.measured({}, self.inventory.facts)
 
-    async def look(self, *, is_watched: bool = True) -> None:
+    async def look(self, *, is_watched: bool = True, patience: float = 0.0) -> None:
         """Look at the host's health; what changed is journaled, and said to every console."""
-        if await self.inventory.look(self.core.entities, is_watched=is_watched):
+        if await self.inventory.look(self.core.entities, is_watched=is_watched, patience=patience):
             for connection in self.connections.values():
                 connection.measured({}, self.inventory.facts)
         if self.inventory.health.illnesses != self.core.illnesses:

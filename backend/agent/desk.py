@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from backend.agent.daemon import AgentDaemon
 
 HELLO_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+"""The longest that a hello waits for what engines' own agents say at this moment."""
 DURABLE = (
     Reserve,
     Release,
@@ -102,7 +104,7 @@ class Desk:
         connection.read_only = command.read_only or command.major != MAJOR
         if isinstance(envelope.source, Outer):
             connection.channel = envelope.source
-        await self._agent.look()
+        await self._agent.look(patience=LOOK_SECONDS)
         self._supersede(connection)
         self._welcome(connection, command)
         return True

@@ -43,10 +43,11 @@ class Inventory:
         self._journal = journal
         self._refuses_loads = refuses_loads()
         self._engines: tuple[EngineFacts, ...] = ()
+        self._asking: asyncio.Task[tuple[EngineFacts, ...]] | None = None
         self._runs = Path(config.state) / "runs"
         self._foreign = ForeignFound()
         self._foreign_at = 0.0
-        self._told: tuple[object, object] = ([], ())
+        self._told: tuple[object, ...] = ()
         self._unknown = ""
         self._vitals = VitalSigns(config, journal)
         self.health = Health()
@@ -79,7 +80,7 @@ class Inventory:
 
     async def _measure(self, entities: Entities) -> bool:
         before = getattr(self, "facts", None)
-        self._engines = tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
+        self._engines = await self._all_engine_facts()
         await self._look_for_foreign(entities)
         if before is None or self._unknown:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
@@ -106,23 +107,42 @@ class Inventory:
         )
         return before is None or _moved(before, self.facts)
 
-    async def look(self, entities: Entities, *, is_watched: bool = True) -> bool:
-        """Look at what costs little: the host's health, and now and then at foreign engines.
+    async def look(self, entities: Entities, *, is_watched: bool = True, patience: float = 0.0) -> bool:
+        """Look at what costs little: the host's health, and now and then at foreign engines and engines' own agents.
 
         Whether an illness began, changed its degree or ended, or a foreign engine came or went. Those are looked for
-        only while somebody watches (``is_watched``).
+        only while somebody watches (``is_watched``). The answers of agents are waited for ``patience`` seconds; what
+        comes later counts at the next look.
         """
         if is_watched and time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
             await self._look_for_foreign(entities)
+        if is_watched:
+            await self._ask_agents(patience)
         await self._judge(entities)
         self.facts = msgspec.structs.replace(
             self.facts,
+            engines=self._engines,
             illnesses=self.health.illnesses,
             refuses_loads=self._why_no_loads(),
             foreign=self._foreign.processes,
         )
-        told, self._told = self._told, (_degrees(self.health.illnesses), _settled(self.facts).foreign)
+        settled = _settled(self.facts)
+        told, self._told = self._told, (_degrees(self.health.illnesses), settled.foreign, settled.engines)
         return told != self._told
+
+    async def _ask_agents(self, patience: float) -> None:
+        """Begin to ask engines with agents of their own, unless that is under way; a silent one holds nobody up."""
+        if self._asking is None and any(isinstance(driver, AskingDriver) for driver in self.drivers.values()):
+            self._asking = asyncio.create_task(self._all_engine_facts())
+        asking = self._asking
+        if asking is None:
+            return
+        done, _ = await asyncio.wait({asking}, timeout=patience)
+        if done and self._asking is asking:  # another look may have waited for the same answer
+            self._asking, self._engines = None, asking.result()
+
+    async def _all_engine_facts(self) -> tuple[EngineFacts, ...]:
+        return tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
 
     async def _judge(self, entities: Entities) -> None:
         asked = [name for name, driver in self.drivers.items() if isinstance(driver, AskingDriver)]

@@ -15,6 +15,7 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
 from backend.engines.driver import Completion, EngineMissing, Run, Seen
 from backend.engines.llamacpp.gguf import read_header
+from backend.engines.p4.checks import check_stage
 from backend.engines.p4.door import Door
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
@@ -27,6 +28,8 @@ from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, ring_endp
 from backend.engines.p4.surroundings import Lookout
 from backend.planning.engines.p4_commands import load_body
 
+CHECK_SECONDS = 0.2
+"""How old a look may be for a check: all stages of a host are checked with one."""
 FACTS_SECONDS = 2.0
 """How long the host's facts wait for the p4 agent: it answers at once, or something is slow there."""
 
@@ -86,10 +89,10 @@ class P4:
             ),
         )
 
-    async def _look(self) -> Snapshot:
-        """A look that is not old. Raises EngineMissing with what stands in its way."""
+    async def _look(self, within: float | None = None) -> Snapshot:
+        """A look that is not older than ``within`` seconds. Raises EngineMissing with what stands in its way."""
         last = self._outlook.last
-        if last is not None and time.monotonic() - last.asked < self._pace.inspect:
+        if last is not None and time.monotonic() - last.asked < (self._pace.inspect if within is None else within):
             return last.snapshot
         try:
             async with asyncio.timeout(FACTS_SECONDS):
@@ -115,8 +118,9 @@ class P4:
         return await asyncio.to_thread(read_header, path)
 
     async def check(self, shard: PlannedShard, plan: Plan, facts: HostFacts) -> tuple[Finding, ...]:
-        """What this host alone can know about one planned stage."""
-        return ()
+        """What the plan relied on here, looked at once more. Raises EngineMissing while the p4 agent is silent."""
+        await self._look(within=CHECK_SECONDS)
+        return tuple(check_stage(shard, plan, await self.facts()))
 
     async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
         """Stages do not wait for each other while they load: there is nobody to greet."""

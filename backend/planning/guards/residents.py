@@ -18,10 +18,14 @@ SLOTS_CRITICAL = 192
 def address(situation: Situation) -> Iterator[Finding]:
     """What it advertises is its identity: on several hosts a loopback address is everybody's own."""
     seen: dict[str, str] = {}
-    machines = {machine_of(report) for report, _ in _residents(situation)}
-    for report, resident in _residents(situation):
+    residents = _residents(situation)
+    # On one machine loopback may do, but not beside an agent that is reached by another network.
+    several = len({machine_of(report) for report, _ in residents}) > 1 or not all(
+        is_loopback(host_of(resident.address)) for _, resident in residents
+    )
+    for report, resident in residents:
         host = host_of(resident.address)
-        if (len(machines) > 1 and is_loopback(host)) or is_wildcard(host):
+        if (several and len(residents) > 1 and is_loopback(host)) or is_wildcard(host):
             yield refuse(
                 "resident.loopback",
                 f"{situation.plan.engine} on {report.host}",
