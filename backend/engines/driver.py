@@ -79,13 +79,20 @@ class Confirmed(msgspec.Struct, frozen=True):
     words: str
 
 
+class Published(msgspec.Struct, frozen=True):
+    """Whoever submits to a ring was told of it, or could not be: then requests to it are refused."""
+
+    ok: bool
+    words: str
+
+
 class Unloaded(msgspec.Struct, frozen=True):
     """The engine's own agent unloaded a shard that drains: it was not busy any more."""
 
     words: str
 
 
-Seen = PhaseSeen | Proven | CanarySeen | Unfit | PeerLost | LeaderGone | Confirmed | Unloaded | Measurement
+Seen = PhaseSeen | Proven | CanarySeen | Unfit | PeerLost | LeaderGone | Confirmed | Published | Unloaded | Measurement
 """What a drive tells its agent."""
 
 

@@ -145,7 +145,10 @@ def host_facts(view: HostView) -> dict[str, Any]:
         ]
         if facts
         else None,
-        "engines": [{"engine": engine.engine, "release": engine.release} for engine in facts.engines]
+        "engines": [
+            {"engine": engine.engine, "release": engine.release, "words": engine.words, "resident": engine.resident}
+            for engine in facts.engines
+        ]
         if facts
         else None,
         "shards": sorted(view.entities.shards) if facts else None,

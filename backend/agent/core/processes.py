@@ -36,7 +36,17 @@ from backend.contract.entities import (
 from backend.contract.reports import Measurement
 from backend.contract.states import IllegalTransition, ShardState, shard_state
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import CanarySeen, Confirmed, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit, Unloaded
+from backend.engines.driver import (
+    CanarySeen,
+    Confirmed,
+    LeaderGone,
+    PeerLost,
+    PhaseSeen,
+    Proven,
+    Published,
+    Unfit,
+    Unloaded,
+)
 
 _COMPLAINT = re.compile(r"\b(error|fail(ed|ure)?|cannot|couldn't|invalid|unknown)\b", re.IGNORECASE)
 
@@ -114,6 +124,9 @@ def on_engine(turn: Turn, event: EngineSaw) -> None:
         begin_stop(turn, shard, seen.words, ends_as=ends_as)
     elif isinstance(seen, Unloaded):
         begin_stop(turn, shard, seen.words, ends_as="stopped", by="drain")
+    elif isinstance(seen, Published):
+        kind, level = ("published", "info") if seen.ok else ("not published", "alarm")
+        turn.record(kind, seen.words, level=level, shard=shard if seen.ok else _with(shard, words=seen.words))
     elif isinstance(seen, Confirmed):
         known = _with(shard, reported_release=seen.release, reported_result=seen.result)
         turn.record("confirmed", seen.words, shard=known)

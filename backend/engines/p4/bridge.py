@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from backend.contract.plans import Plan
+from backend.engines.driver import Published
 from backend.engines.p4.place import BridgePlace
 from backend.engines.p4.record import record_of, write_record
 
@@ -22,13 +23,6 @@ ASK_SECONDS = 5.0
 _LONGEST_ANSWER = 1 << 20
 
 Word = Literal["publish", "close", "open"]
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What came of telling the bridge, in words."""
-
-    ok: bool
-    words: str
 
 
 class Bridge:
@@ -47,7 +41,7 @@ class Bridge:
         """It can close admission: only a program can be told that, a file cannot."""
         return bool(self._place.hook)
 
-    async def publish(self, plan: Plan, at_unix_ms: int) -> Told:
+    async def publish(self, plan: Plan, at_unix_ms: int) -> Published:
         """Tell it the stages and generation of a load, and hear whether it took them over."""
         record = record_of(plan, at_unix_ms)
         if self._place.record:
@@ -55,17 +49,17 @@ class Bridge:
                 await asyncio.to_thread(write_record, Path(self._place.record), record)
             except OSError as error:
                 words = f"the bridge's record {self._place.record} was not written: {error.strerror}"
-                return Told(False, f"{words}. It refuses requests to this ring as stale until it is told")
+                return Published(False, f"{words}. It refuses requests to this ring as stale until it is told")
         if self._place.hook:
             told = await self.say("publish", record)
             if not told.ok:
                 return told
         return await self._verified(plan)
 
-    async def say(self, word: Word, record: dict[str, Any]) -> Told:
+    async def say(self, word: Word, record: dict[str, Any]) -> Published:
         """Run its hook with one word; the ring is on its standard input."""
         if not self._place.hook:
-            return Told(False, f"no hook says {word!r} to the bridge")
+            return Published(False, f"no hook says {word!r} to the bridge")
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._place.hook,
@@ -77,7 +71,7 @@ class Bridge:
                 cwd="/",
             )
         except OSError as error:
-            return Told(False, f"the bridge's hook {self._place.hook[0]} cannot be run: {error.strerror}")
+            return Published(False, f"the bridge's hook {self._place.hook[0]} cannot be run: {error.strerror}")
         try:
             async with asyncio.timeout(HOOK_SECONDS):
                 _, errors = await process.communicate(msgspec.json.encode(record))
@@ -85,26 +79,32 @@ class Bridge:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            return Told(False, f"the bridge's hook did not end within {HOOK_SECONDS:g} s of {word!r}")
+            return Published(False, f"the bridge's hook did not end within {HOOK_SECONDS:g} s of {word!r}")
         if process.returncode:
             said = errors.decode(errors="replace").strip().splitlines()[-1:]
-            return Told(False, f"the bridge's hook ended with exit {process.returncode} on {word!r}: {''.join(said)}")
-        return Told(True, f"the bridge was told {word!r}")
+            return Published(
+                False, f"the bridge's hook ended with exit {process.returncode} on {word!r}: {''.join(said)}"
+            )
+        return Published(True, f"the bridge was told {word!r}")
 
-    async def _verified(self, plan: Plan) -> Told:
+    async def _verified(self, plan: Plan) -> Published:
         """Whether its own word on the stages agrees; without ``url`` nobody can ask."""
         if not self._place.url:
-            return Told(True, "published to the bridge; nobody can ask what it took over, as url is not set")
+            return Published(True, "published to the bridge; nobody can ask what it took over, as url is not set")
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 tree = await self._controllers()
         except (OSError, ValueError) as error:
-            return Told(False, f"published, and the bridge does not say that it took it over: {error or 'no answer'}")
+            return Published(
+                False, f"published, and the bridge does not say that it took it over: {error or 'no answer'}"
+            )
         wanted = {str(shard.node_id): int(shard.node_generation) for shard in plan.shards}
         bad = [node for node, generation in wanted.items() if not _agrees(tree, node, generation)]
         if bad:
-            return Told(False, f"published, and the bridge does not have {', '.join(bad)} at {plan.load_generation}")
-        return Told(True, f"the bridge has every stage at generation {plan.load_generation}")
+            return Published(
+                False, f"published, and the bridge does not have {', '.join(bad)} at {plan.load_generation}"
+            )
+        return Published(True, f"the bridge has every stage at generation {plan.load_generation}")
 
     async def _controllers(self) -> Any:
         """The answer of ``/api/controllers``. Raises OSError, ValueError."""

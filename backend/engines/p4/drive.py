@@ -15,6 +15,7 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
 from backend.engines.driver import Completion, EngineMissing, Run, Seen
 from backend.engines.llamacpp.gguf import read_header
+from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage
 from backend.engines.p4.door import Door
 from backend.engines.p4.journal import JournalSeen
@@ -22,6 +23,7 @@ from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record
 from backend.engines.p4.seen import devices_of
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, ring_endpoint, unload_once
@@ -70,6 +72,7 @@ class P4:
         snapshot = await self._look()
         around = await self._lookout.seen()
         gauge, journal = around.gauge, around.journal
+        record, words = await asyncio.to_thread(self._record)
         return EngineFacts(
             engine=self.engine,
             folder=str(Path(self._place.binary).parent),
@@ -77,7 +80,7 @@ class P4:
             devices=devices_of(snapshot),
             resident=ResidentFacts(
                 address=self._place.advertise,
-                nodes=tuple(self._node(node) for node in snapshot.nodes),
+                nodes=tuple(self._node(node, record) for node in snapshot.nodes),
                 journal=journal.state,
                 journal_files=journal.files,
                 journal_bytes=journal.bytes,
@@ -86,8 +89,18 @@ class P4:
                 unique=gauge.unique if gauge else None,
                 hidden=gauge.hidden if gauge else None,
                 taught=self._place.bridge.is_told,
+                words=words,
             ),
         )
+
+    def _record(self) -> tuple[RecordedLoad | None, str]:
+        """The record of whoever loads past ringtop, and why there is none."""
+        if not self._place.record:
+            return None, ""
+        try:
+            return read_record(Path(self._place.record)), ""
+        except RecordUnreadable as error:
+            return None, str(error)
 
     async def _look(self, within: float | None = None) -> Snapshot:
         """A look that is not older than ``within`` seconds. Raises EngineMissing with what stands in its way."""
@@ -104,13 +117,18 @@ class P4:
                 "it, or correct agent and advertise of [engines.p4] in agent.toml; what it runs is unknown until then."
             ) from error
 
-    def _node(self, node: NodeSeen) -> ResidentNode:
+    def _node(self, node: NodeSeen, record: RecordedLoad | None) -> ResidentNode:
+        """A node, and where the record of whoever loaded it places it."""
+        rank = record.rank_of(self._place.advertise, node.node_id, node.generation) if record else None
         return ResidentNode(
             name=node.node_id,
             generation=node.generation,
             phase=node.lifecycle_state,
             state=node.state,
             is_ours=(node.node_id, node.generation) in self._ours,
+            replica=record.model if record is not None and rank is not None else "",
+            rank=rank,
+            world_size=len(record.stages) if record is not None and rank is not None else None,
         )
 
     async def inspect(self, path: Path) -> ModelFacts:
@@ -145,7 +163,16 @@ class P4:
         if run.shard.rank == 0:
             self._rings[ring_endpoint(run)] = run.plan
         stage = Stage(
-            self._door, self._outlook, self._places, run, see, self._pace, self._wall_ms, self._place, self._journal
+            self._door,
+            self._outlook,
+            self._places,
+            run,
+            see,
+            self._pace,
+            self._wall_ms,
+            self._place,
+            self._journal,
+            Bridge(self._place.bridge),
         )
         with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
             await stage.follow()

@@ -16,11 +16,13 @@ from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.p4.bridge import Bridge, Word
 from backend.engines.p4.door import Answer, Door
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import record_of
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.snapshot import NodeSeen
 from backend.planning.engines.p4 import HEAD
@@ -74,6 +76,7 @@ class Stage:
         wall_ms: Callable[[], int],
         place: P4Place,
         journal: Callable[[], Awaitable[JournalSeen]],
+        bridge: Bridge,
     ) -> None:
         self._door = door
         self._outlook = outlook
@@ -84,6 +87,8 @@ class Stage:
         self._wall_ms = wall_ms
         self._place = place
         self._journal = journal
+        self._bridge = bridge
+        self._is_closed = False
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._told: Measurement | None = None
         self._is_dead = False
@@ -216,6 +221,8 @@ class Stage:
             words += f"; {done.tokens} tokens grew this host's p4 journal by {after.files - before.files} files"
         canary = Canary(True, done.seconds, at, words)
         self._see(Proven(canary, ring_endpoint(self._run), ()))
+        if self._bridge.is_told:
+            self._see(await self._bridge.publish(plan, self._wall_ms()))
 
     # The service
 
@@ -227,6 +234,8 @@ class Stage:
             node = look.snapshot.node(self.key[0])
             if node is not None and node.generation == self.key[1]:
                 self._show(node)
+            if self._run.shard.role == HEAD and self._bridge.is_gate:
+                await self._gate()
             if self._run.shard.role == HEAD and self._run.is_draining():
                 if await self._try_unload():
                     return
@@ -234,6 +243,15 @@ class Stage:
                 pause = min(2 * pause, self._pace.unload_slowest)
             else:
                 pause = self._pace.unload_again
+
+    async def _gate(self) -> None:
+        """Admission follows the drain: closed while it runs, open again when it was given up."""
+        draining = self._run.is_draining()
+        if draining == self._is_closed:
+            return
+        self._is_closed = draining
+        word: Word = "close" if draining else "open"
+        self._see(await self._bridge.say(word, record_of(self._run.plan, self._wall_ms())))
 
     async def _try_unload(self) -> bool:
         """Ask once. p4 unloads what is not busy, and says what is open of what is: there is no other count of it."""
