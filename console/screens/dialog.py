@@ -80,6 +80,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
         self.stands = True
+        self._opened_at = time.monotonic()  # a key cannot be meant for what was not drawn yet
         self.show_title()
         self.set_focus(self.choices)
         self.opened()

@@ -28,6 +28,7 @@ class RawConsole:
         self.host = HostId(host)
         self.console = console
         self._numbers = itertools.count(1)
+        self._passed_over: list[Event] = []
 
     @classmethod
     async def open(cls, socket: Path, host: str, console: str = "raw") -> RawConsole:
@@ -67,8 +68,12 @@ class RawConsole:
         await self.say(self.hello_command(**changes))
         return (await self.hear(Reported)).report
 
-    async def hear(self, kind: type[E], seconds: float = 20.0) -> E:
-        """The next event of this kind."""
+    async def hear(self, kind: type[E], seconds: float = 40.0) -> E:
+        """The oldest event of this kind that was not taken yet; whatever else came before it waits for its turn."""
+        for passed in self._passed_over:
+            if isinstance(passed, kind):
+                self._passed_over.remove(passed)
+                return passed
         async with asyncio.timeout(seconds):
             while True:
                 text = await self.ws.recv(decode=True)
@@ -76,8 +81,9 @@ class RawConsole:
                 assert not isinstance(event, UnknownEvent)
                 if isinstance(event, kind):
                     return event
+                self._passed_over.append(event)
 
-    async def ask(self, command: Command, seconds: float = 20.0) -> Answered:
+    async def ask(self, command: Command, seconds: float = 40.0) -> Answered:
         await self.say(command)
         while True:
             answered = await self.hear(Answered, seconds)

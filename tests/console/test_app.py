@@ -126,13 +126,17 @@ async def test_a_refused_plan_cannot_be_confirmed_by_any_key() -> None:
         assert [type(each) for each in door.submitted] == [MakePlan]
 
 
-async def test_a_dangerous_dialog_takes_no_key_in_its_first_moment() -> None:
+async def test_a_dangerous_dialog_takes_no_key_in_its_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.screens.dialog.DEAF_SECONDS", 60.0)
     door = _door(w.replica())
     async with running(door) as console:
         await console.press("D")
         await console.pilot.press("y")
         assert door.submitted == []
         assert isinstance(console.app.screen, Dialog)
+        monkeypatch.setattr("console.screens.dialog.DEAF_SECONDS", 0.0)
+        await console.pilot.press("y")
+        assert [type(each) for each in door.submitted] == [StartDrainRequest]
 
 
 async def test_a_drain_states_its_numbers_and_then_follows_them() -> None:

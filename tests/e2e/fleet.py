@@ -182,14 +182,11 @@ class Fleet:
         return found
 
     def close(self) -> None:
-        """End what this fleet started, by its own processes only."""
+        """End what this fleet started, by its own processes only; at once, as consoles may still be connected."""
         for agent in self.agents.values():
-            agent.terminate()
+            agent.kill()
         for agent in self.agents.values():
-            try:
-                agent.wait(10)
-            except subprocess.TimeoutExpired:
-                agent.kill()
+            agent.wait()
         for process in (*self.engines(), *self.processes()):
             try:
                 process.send_signal(signal.SIGKILL)

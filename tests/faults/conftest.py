@@ -11,16 +11,6 @@ from tests.faults.stand import FaultFleet
 from tests.ports import claim_block
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tables out unless the faults were asked for: ``make faults`` runs all of them."""
-    if "faults" in (config.option.markexpr or ""):
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.fixture
 def make_fleet() -> Iterator[Callable[..., FaultFleet]]:
     """Makes fleets whose agents are not started yet; every one is closed at the end."""

@@ -170,6 +170,17 @@ class SimulatedRing:
             host.end()
 
 
+def stage_binary(folder: Path, **facts: Any) -> Path:
+    """A stage binary for LOADs and memory plans: a small program around the simulated one, with facts of its own."""
+    said, program = folder / "p4_staged_server.json", folder / "p4_staged_server"
+    said.write_text(json.dumps(facts))
+    program.write_text(
+        f"#!/bin/sh\nexec '{sys.executable}' -I -m tests.p4.simulator.stage_binary --facts '{said}' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
 @contextlib.contextmanager
 def simulated_ring(
     home: Path, count: int = 2, *, advertised: list[str] | None = None, has_journal: bool = True, **switches: Any

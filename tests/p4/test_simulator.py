@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,18 @@ def test_a_restart_loses_every_stage_and_a_journal_that_served_forbids_it(ring: 
         ring.restart(0)
     ring[0].journal.rename(ring[0].journal.with_name("moved-aside"))
     assert ring.restart(0).ask()["nodes"] == {}
+
+
+def test_a_request_cut_off_by_a_kill_is_a_provisional_submission_that_forbids_the_start(ring: SimulatedRing) -> None:
+    stages = planned_ring([host.address for host in ring.hosts])
+    head, _ = load_all(ring, stages)
+    ring[1].set(hold_tokens=True)
+    for event in head.open_session(stages, "s-1"):
+        assert head.answer(event, "session-ready") is not None
+    head.prefill(stages, "s-1", "r-1")
+    ring[0].until("the head has its request in flight", lambda said: said["nodes"]["step37-s0"]["census"]["requests"])
+    with pytest.raises(RuntimeError, match="request_incarnations=1 provisional_submissions=1"):
+        ring.restart(0, signal.SIGKILL)
 
 
 def test_one_journal_is_held_by_one_agent(tmp_path: Path, ring: SimulatedRing) -> None:

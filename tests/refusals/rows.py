@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,9 +30,16 @@ class RightPlan(NamedTuple):
     warns: tuple[str, ...] = ()
 
 
-def as_parameters(rows: Iterable[Any]) -> list[Any]:
-    """One parameter set per row, named by its title; the proof's line says what the row must show."""
-    return [pytest.param(row, id=row.title, marks=pytest.mark.refusals(_asserted(row))) for row in rows]
+def as_parameters(rows: Sequence[Any]) -> list[Any]:
+    """One parameter set per row, named by its title; the proof's line says what the row must show.
+
+    A row that is ``slow`` waits for a bound of ten seconds or more: it is one of the thorough ones.
+    """
+    marks = [[pytest.mark.refusals(_asserted(row))] for row in rows]
+    for row, its in zip(rows, marks, strict=True):
+        if getattr(row, "slow", False):
+            its.append(pytest.mark.thorough)
+    return [pytest.param(row, id=row.title, marks=its) for row, its in zip(rows, marks, strict=True)]
 
 
 def _asserted(row: Any) -> str:

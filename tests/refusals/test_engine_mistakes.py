@@ -134,6 +134,7 @@ class Mistake(NamedTuple):
     stand_in: str
     phase: str = "connecting"
     target: str = "tiny:two-host"
+    slow: bool = False
 
 
 WORKER, LEADER = "ggml-rpc-server", "llama-server"
@@ -155,6 +156,7 @@ MISTAKES = [
         ("rank 0", "HTTP port is not bound"),
         WORKER,
         HANGS_ONCE_THE_LEADER_COMES,
+        slow=True,
     ),
     Mistake("a worker that exits with 0", "", ("rank 2", "exit code 0"), WORKER, EXITS_WITH_0),
     Mistake(
@@ -164,13 +166,16 @@ MISTAKES = [
         WORKER,
         BUSY_WITH_ANOTHER_CLIENT,
     ),
-    Mistake("a worker that never listens", "phase.overrun", ("rank 2", "listens on port"), WORKER, NEVER_LISTENS),
+    Mistake(
+        "a worker that never listens", "phase.overrun", ("rank 2", "listens on port"), WORKER, NEVER_LISTENS, slow=True
+    ),
     Mistake(
         "a leader that never binds its port",
         "phase.overrun",
         ("rank 0", "HTTP port is not bound"),
         LEADER,
         LEADER_THAT_NEVER_BINDS,
+        slow=True,
     ),
     Mistake(
         "a leader whose peer is missing",

@@ -9,6 +9,7 @@ from tests.p4.simulator import lifecycle
 from tests.p4.simulator.agent import SimulatedAgent
 from tests.p4.simulator.broker import Refusal
 from tests.p4.simulator.inspection import snapshot
+from tests.p4.simulator.launch import launch
 from tests.p4.simulator.lifecycle import Payload
 from tests.p4.simulator.load import (
     ERROR,
@@ -16,6 +17,7 @@ from tests.p4.simulator.load import (
     LOADED,
     UNLOAD,
     UNLOADED,
+    LoadBody,
     LoadFailed,
     LoadRejected,
     check_ready,
@@ -166,14 +168,10 @@ class Control:
             body = read_load(asked.body, node.store_bytes, switches)
             outcome = ("failed", "absent")
             async with self.agent.load_gate:
-                patience = body.raw.get("ready_timeout_ms", 600_000) / 1000
-                await asyncio.sleep(min(switches.load_seconds, patience))
-                if switches.load_seconds > patience:
-                    raise LoadFailed("stage runtime initialization failed: ReadyTimeout")
+                said = await self._ready(node, body)
             if switches.load_outcome:
                 outcome = ("failed", switches.load_outcome)
                 raise LoadFailed("stage connection lost after READY")
-            said = ready(body, switches)
             check_ready(body, said)
         except (LoadRejected, LoadFailed) as reason:
             error = str(reason)
@@ -183,11 +181,11 @@ class Control:
             node.phase = "loaded"
             node.task = self.agent.spawn(self._work(node, node.stage))
             self.agent.broker.routes[node.node_id].paused = False
-            reply = write_json(loaded_body(body, said, switches))
+            reply = write_json(loaded_body(body, said))
             self._finish(event, asked, "load", ("succeeded", "present"), content=LOADED, body=reply)
             return
         if outcome[1] == "absent":
-            self._remove(node)
+            await self._remove(node)
         else:
             node.phase = "failed"
         self._adapter_error(event, asked, "load", outcome, error)
@@ -198,7 +196,7 @@ class Control:
         reply = write_json({"code": REJECTED, "detail": error})
         self._finish(event, asked, operation, outcome, content=ERROR, body=reply, error=error)
 
-    def _stage(self, end: NodeEnd, body: Any) -> Stage:
+    def _stage(self, end: NodeEnd, body: LoadBody) -> Stage:
         agent = self.agent
         journal = agent.journal
         assert journal is not None
@@ -223,9 +221,25 @@ class Control:
                 node.stopped = True
                 return
 
-    def _remove(self, node: Node) -> None:
+    async def _ready(self, node: Node, body: LoadBody) -> dict[str, Any]:
+        """READY of the stage: played, or from a process that is launched for it. Raises LoadFailed."""
+        switches = self.agent.switches
+        patience = body.raw.get("ready_timeout_ms", 600_000) / 1000
+        await asyncio.sleep(min(switches.load_seconds, patience))
+        if switches.load_seconds > patience:
+            raise LoadFailed("stage runtime initialization failed: ReadyTimeout")
+        if not switches.stage_processes:
+            return ready(body, switches)
+        node.process = await launch(body)
+        await node.process.greet(body)
+        self.agent.spawn(node.process.watch(lambda code: _lose(node, code)))
+        return node.process.said
+
+    async def _remove(self, node: Node) -> None:
         if node.task is not None:
             node.task.cancel()
+        if node.process is not None:
+            await node.process.stop()
         self.agent.broker.unregister(node.node_id)
         del self.agent.nodes[node.node_id]
 
@@ -268,7 +282,7 @@ class Control:
             self._adapter_error(event, asked, "unload", ("rejected", "present"), error)
             return
         await asyncio.sleep(self.agent.switches.unload_seconds)
-        self._remove(node)
+        await self._remove(node)
         body = {
             "state": "unloaded",
             "load_generation": stage.load_generation,
@@ -281,6 +295,16 @@ class Control:
             },
         }
         self._finish(event, asked, "unload", ("succeeded", "absent"), content=UNLOADED, body=write_json(body))
+
+
+def _lose(node: Node, code: int) -> None:
+    """The stage's process ended by itself; its node is dead, and says so in its text."""
+    node.stopped = True
+    if node.stage is not None:
+        how = f"exit status: {code}" if code >= 0 else f"signal: {-code}"
+        node.stage.state = f"failed:stage server exited: {how}"
+    if node.task is not None:
+        node.task.cancel()
 
 
 def _refusal_of_unload(asked: Payload, stage: Stage) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.p4.simulator.bound import largest_result
+from tests.p4.simulator.stage_frames import BadFrame, read_ready, ready_body
 from tests.p4.simulator.strict_json import BadJson, read_json
 from tests.p4.simulator.switches import Switches
+from tests.p4.simulator.wire import U64
 
 CONTENT = "application/vnd.p4.llamacpp."
 LOAD, LOADED = CONTENT + "load-v4+json", CONTENT + "loaded-v4+json"
@@ -55,6 +57,7 @@ _OPTION_NAMES = {
     "--device": "device",
     "-dev": "device",
     "--expect-layer-device": "expected",
+    "--memory-topology": "topology",
 }
 
 
@@ -71,7 +74,6 @@ class LoadBody:
     """A LOAD as read: every number positive, the profile complete."""
 
     raw: dict[str, Any]
-    options: dict[str, str]
 
     def __getitem__(self, name: str) -> Any:
         return self.raw[name]
@@ -100,14 +102,16 @@ def read_load(raw: bytes, store_bytes: int, switches: Switches) -> LoadBody:
         if name not in body:
             raise LoadRejected(f"invalid load command: missing field `{name}`")
     for name in (*_NUMBERS, *(each for each in _OPTIONAL if each in body)):
-        if type(body[name]) is not int or body[name] < 1:
+        if type(body[name]) is not int or not 1 <= body[name] <= U64:
             raise LoadRejected(f"load {name} must be a positive integer, found {body[name]!r}")
     if not all(isinstance(body[name], str) for name in texts) or not all(
         isinstance(body[name], list) for name in lists
     ):
         raise LoadRejected("invalid load command: binary, endpoint and plan are texts, args and environment lists")
+    if not all(isinstance(each, list) and len(each) == 2 for each in body["environment"]):
+        raise LoadRejected("invalid load command: environment is a list of pairs")
     _check_profile(body["resource_profile"], store_bytes, switches)
-    return LoadBody(body, plan_options(body["plan"]))
+    return LoadBody(body)
 
 
 def _check_profile(profile: Any, store_bytes: int, switches: Switches) -> None:
@@ -140,33 +144,41 @@ def _check_profile(profile: Any, store_bytes: int, switches: Switches) -> None:
 
 
 def plan_options(plan: str) -> dict[str, str]:
-    """The options of a plan text that matter here. Double quotes group; the rest is taken as it stands."""
+    """The options of a plan text that matter here. Double quotes group. Raises ValueError for a text that is none."""
     words = shlex.split(plan, posix=True)
     found = {}
     for name, value in itertools.pairwise(words):
         if name in _OPTION_NAMES:
             found[_OPTION_NAMES[name]] = value
+    for name in ("batch", "ubatch", "sequences", "context", "begin", "end"):
+        if name in found and not (found[name].isascii() and found[name].isdigit()):
+            raise ValueError(f"{name} is no number: {found[name]!r}")
     return found
 
 
-def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
-    """What the stage answers to HELLO once its window is loaded. Raises LoadFailed as the launch does."""
-    options = body.options
-    device = options.get("device", "")
-    expected = options.get("expected", "::").rpartition(":")[2]
-    if {*device.split(","), expected} - {"", "CPU", "none", *switches.devices}:
+def stage_says(options: dict[str, str], asked: dict[str, Any], switches: Switches) -> dict[str, Any]:
+    """What a stage reports of itself once its window is loaded. Raises LoadFailed for a device it has not got.
+
+    ``asked`` stands in for options that the plan leaves to the LOAD's own numbers.
+    """
+    wanted = {*options.get("device", "").split(","), options.get("expected", "").rpartition(":")[2]}
+    if wanted - {"", "CPU", "none", *switches.devices}:
         # The stage's own words are on a standard error that the agent throws away.
         raise LoadFailed("stage runtime initialization failed: stage server exited while starting: exit status: 5")
-    n_batch = int(options.get("batch", body["n_batch"]))
-    n_ubatch = int(options.get("ubatch", body["n_ubatch"]))
-    n_seq_max = int(options.get("sequences", body["sequence_capacity"]))
+    n_batch = int(options.get("batch", asked.get("n_batch", 2048)))
+    n_ubatch = int(options.get("ubatch", asked.get("n_ubatch", 512)))
+    n_seq_max = int(options.get("sequences", asked.get("sequence_capacity", 1)))
     is_tail = int(options.get("end", switches.n_layer)) >= switches.n_layer
     tensors = 0 if is_tail else switches.tensors
     payload = tensors * n_ubatch * switches.n_embd * 4
     shape = n_batch, n_ubatch, n_seq_max, tensors, payload
-    said = {
+    return {
+        "upstream": switches.upstream,
+        "patch_set": switches.patch_set,
+        "backend_inventory": switches.inventory,
+        "stage_wire_abi": switches.stage_wire_abi,
         "physical_identity_revision": 1,
-        "n_ctx": int(options.get("context", body["total_context_size"])),
+        "n_ctx": int(options.get("context", asked.get("total_context_size", 4096))),
         "n_batch": n_batch,
         "n_ubatch": n_ubatch,
         "n_seq_max": n_seq_max,
@@ -177,12 +189,20 @@ def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
         "physical_result_tensor_count": tensors,
         "max_physical_result_bytes": switches.ready_bound or largest_result(*shape, speculative=switches.speculative),
     }
-    for name in switches.stage_lacks:
-        if name in said:
-            raise LoadFailed(f"stage runtime initialization failed: stage server HELLO omits {name}")
-        if name == "physical_batch":
-            raise LoadFailed("stage runtime initialization failed: stage server lacks physical batches")
-    return said
+
+
+def ready(body: LoadBody, switches: Switches) -> dict[str, Any]:
+    """READY of a stage that is no process. Raises LoadFailed."""
+    try:
+        options = plan_options(body["plan"])
+    except ValueError:
+        raise LoadFailed(
+            "stage runtime initialization failed: stage server exited while starting: exit status: 3"
+        ) from None
+    try:
+        return read_ready(ready_body(stage_says(options, body.raw, switches), switches.stage_lacks))
+    except BadFrame as error:
+        raise LoadFailed(f"stage runtime initialization failed: {error}") from None
 
 
 def check_ready(body: LoadBody, said: dict[str, Any]) -> None:
@@ -203,7 +223,7 @@ def check_ready(body: LoadBody, said: dict[str, Any]) -> None:
         raise LoadFailed(f"resource profile physical result mismatch: profile={profile}, READY={found}")
 
 
-def loaded_body(body: LoadBody, said: dict[str, Any], switches: Switches) -> dict[str, Any]:
+def loaded_body(body: LoadBody, said: dict[str, Any]) -> dict[str, Any]:
     """The LOADED reply."""
     return {
         "state": "loaded",
@@ -218,10 +238,10 @@ def loaded_body(body: LoadBody, said: dict[str, Any], switches: Switches) -> dic
         "atomic_batch_exclusive": bool(said["atomic_batch_exclusive"]),
         "max_physical_result_bytes": said["max_physical_result_bytes"],
         "resource_profile": body.profile,
-        "upstream_commit": switches.upstream,
-        "patch_set": switches.patch_set,
-        "backend_inventory": switches.inventory,
-        "stage_wire_abi": switches.stage_wire_abi,
+        "upstream_commit": said["upstream"],
+        "patch_set": said["patch_set"],
+        "backend_inventory": said["backend_inventory"],
+        "stage_wire_abi": said["stage_wire_abi"],
         "per_sequence_context": body["context_size"],
         "reserved_context": body["context_size"] * body["sequence_capacity"],
         "lifecycle": {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.p4.simulator.wire import Event
 
 if TYPE_CHECKING:
+    from tests.p4.simulator.launch import StageProcess
     from tests.p4.simulator.stage import Stage
 
 ADAPTER = "llamacpp"
@@ -25,6 +26,7 @@ class Node:
     phase: str = "loading"
     result: dict[str, Any] | None = None
     stage: Stage | None = None
+    process: StageProcess | None = None
     stopped: bool = False
     queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None

@@ -15,7 +15,7 @@ from typing import Any
 from tests.p4.simulator.load import CONTENT, ERROR, LoadBody
 from tests.p4.simulator.strict_json import BadJson, read_json, write_json
 from tests.p4.simulator.switches import Switches
-from tests.p4.simulator.wire import Class, Endpoint, Event, NodeEnd, Refused, parse_address
+from tests.p4.simulator.wire import U64, Class, Endpoint, Event, NodeEnd, Refused, parse_address
 
 SESSION, SESSION_READY = CONTENT + "session-v4+json", CONTENT + "session-ready-v4+json"
 PREFILL, OUTPUT = CONTENT + "prefill-v3+json", CONTENT + "output-v5+json"
@@ -149,6 +149,8 @@ class Stage:
                     raise EventRejected(f"unsupported content type {event.content_type}")
         except (EventRejected, BadJson) as error:
             self.reject(event, str(error))
+        except (KeyError, TypeError) as error:
+            self.reject(event, f"malformed {event.content_type}: {error!r}")
 
     def reject(self, event: Event, detail: str) -> None:
         """Tell the submitter, and keep the text."""
@@ -161,17 +163,14 @@ class Stage:
             raise EventRejected(f"session must have exactly {', '.join(sorted(wanted))}")
         if body["load_generation"] != self.load_generation:
             raise EventRejected("session load generation is stale")
-        try:
-            stages = tuple(
-                NodeEnd(parse_address(each["agent"]), each["node"], each["generation"]) for each in body["stages"]
-            )
-        except (KeyError, TypeError, Refused) as error:
-            raise EventRejected(f"session stages: {error}") from None
+        stages = tuple(_stage_end(each) for each in body["stages"])
         if len(stages) < 2:
             raise EventRejected("session requires at least two stages")
         index = body["stage_index"]
         if type(index) is not int or not 0 <= index < len(stages) or stages[index] != self.end:
             raise EventRejected("session stage index does not name this node")
+        if not isinstance(body["session_id"], str) or not body["session_id"]:
+            raise EventRejected("session requires an id")
         self.sessions[body["session_id"]] = Session(body["session_id"], stages, index)
         ready = {"load_generation": self.load_generation, "session_id": body["session_id"], "stage_index": index}
         self._emit(event, event.return_route, SESSION_READY, ready, Class.CONTROL)
@@ -357,3 +356,16 @@ class Stage:
                 adapter="llamacpp",
             )
         )
+
+
+def _stage_end(said: dict[str, Any]) -> NodeEnd:
+    """One stage of a session. Raises EventRejected."""
+    if set(said) != {"agent", "node", "generation"}:
+        raise EventRejected("session stages need exactly agent, node and generation")
+    try:
+        address = parse_address(said["agent"])
+    except Refused as refusal:
+        raise EventRejected(f"session stage: {refusal}") from None
+    if not isinstance(said["node"], str) or type(said["generation"]) is not int or not 0 < said["generation"] <= U64:
+        raise EventRejected("session stage needs a node id and a generation")
+    return NodeEnd(address, said["node"], said["generation"])

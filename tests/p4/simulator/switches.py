@@ -37,6 +37,9 @@ class Switches:
     n_layer: int = 45
     n_embd: int = 4096
     tensors: int = 2
+    layer_bytes: int = 100 * MIB
+    kv_bytes: int = 2048
+    """Of one layer and one position."""
     speculative: bool = False
     upstream: str = "451b89bae"
     patch_set: str = "f00dcafe0001"
@@ -45,6 +48,8 @@ class Switches:
     stage_wire_abi: str = "physical-v4"
     stage_lacks: list[str] = field(default_factory=list)
     """Fields that an older stage binary leaves out of its HELLO."""
+    stage_processes: bool = False
+    """Launch each LOAD's ``binary`` as a child, which then says READY itself, instead of playing it."""
     reports_load_generation: bool = False
     """Whether the snapshot names ``nodes[].load_generation``, as newer engines may."""
 
