@@ -50,6 +50,7 @@ class Row(msgspec.Struct, frozen=True):
         ("{", "not JSON"),
         ('{"a": 1} {"b": 2}', "not JSON"),
         ('{"a": 01}', "not JSON"),
+        ('{"a": -0}', "-0 is no integer"),
         ('{"a": "\x00"}', "not JSON"),
         ("{'a': 1}", "not JSON"),
         ('{"a": 1,}', "not JSON"),

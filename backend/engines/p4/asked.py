@@ -104,6 +104,10 @@ class Stream:
         self._questions = questions
         self._is_left = False
 
+    def __len__(self) -> int:
+        """Events that wait for their reader."""
+        return len(self._events)
+
     async def __aenter__(self) -> Stream:
         return self
 
@@ -228,6 +232,11 @@ class Questions:
         return None
 
 
+def _cut(said: object) -> str:
+    """What a peer gives as a reason, as it was said, up to 1000 characters."""
+    return str(said)[:1000] if said is not None else "no reason was given"
+
+
 def _other_answer(event: P4Event) -> Refused | Unknown:
     """What an answer of another type than was asked for means."""
     kind = event.payload_content_type
@@ -235,10 +244,12 @@ def _other_answer(event: P4Event) -> Refused | Unknown:
         if kind == NODE_RESULT:
             tree = json_payload(event)
             if tree.get("ok") is False:
-                return Refused(f"the p4 agent refused it: {tree.get('detail', 'without a reason')}", "agent")
+                return Refused(f"the p4 agent refused it: {_cut(tree.get('detail'))}", "agent")
         elif kind == ADAPTER_ERROR and isinstance(event.source, P4Node):
             tree = json_payload(event)
-            return Refused(f"stage {event.source.node} refused it: {tree.get('code')}: {tree.get('detail')}", "stage")
+            return Refused(
+                f"stage {event.source.node} refused it: {_cut(tree.get('code'))}: {_cut(tree.get('detail'))}", "stage"
+            )
     except P4CodecError as error:
         return Unknown(f"it was answered by {kind}, which cannot be read: {error.reason}", "answer")
     return Unknown(f"it was answered by {kind}, which is no answer to it", "answer")

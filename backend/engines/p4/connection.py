@@ -21,6 +21,8 @@ from backend.engines.p4.hop_side import HopSide, Settled, TooManyOutstanding
 from backend.engines.p4.slots import Mode
 
 _CHUNK = 65_536
+_LONGEST_WORDS = 1000
+"""Characters that are kept of what quotes a peer."""
 
 
 class P4Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +224,7 @@ class P4Connection:
         self._writer.write(frame_body(body, self._settings.max_body_bytes))
 
     async def _listen(self) -> None:
-        """Read until one side is done. Never raises; how it ended is kept."""
+        """Read until one side is done, and keep how it ended."""
         assert self._reader is not None
         try:
             while not self._bodies.is_finished:
@@ -240,6 +242,8 @@ class P4Connection:
         else:
             self._say_finish()
             self._end("finished", "the p4 agent said FINISH")
+        finally:
+            self._end("broken", "this side stopped reading")  # only when nothing above said how
 
     def _cut(self) -> str:
         held = self._bodies.held_bytes
@@ -290,7 +294,7 @@ class P4Connection:
 
     def _ignored(self, words: str) -> None:
         self.counters.ignored += 1
-        self.counters.last_ignored = words
+        self.counters.last_ignored = words[:_LONGEST_WORDS]
 
     def _end(self, ending: Ending, words: str) -> None:
         if self.ending is None:

@@ -20,6 +20,8 @@ from backend.contract.p4.hops import (
     ReceiptStatus,
 )
 
+_LONGEST_REFUSAL = 1000
+"""Characters of a refusal; it may quote an event, and a detail has at most 4096 bytes."""
 _REJECTIONS_KEPT = 64
 """Nobody acknowledges a rejection, so that only the newest are kept for a Query."""
 
@@ -48,7 +50,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class HopSide:
-    """Our side of one hop connection. Every store in it is bounded by ``max_outstanding``.
+    """Our side of one hop connection. Its stores hold ``max_outstanding`` events each, and 64 rejections.
 
     ``refusal`` says why an event of the peer cannot be taken, or nothing.
     """
@@ -90,6 +92,11 @@ class HopSide:
     def outstanding(self) -> int:
         """Events without a receipt."""
         return len(self._waiting)
+
+    @property
+    def pinned(self) -> int:
+        """Receipts that are kept for the peer."""
+        return len(self._pinned) + len(self._rejected)
 
     def send(self, event: bytes) -> Data:
         """The next attempt, with these bytes. Raises TooManyOutstanding, and P4CodecError before the Hello's answer."""
@@ -164,7 +171,7 @@ class HopSide:
             event = decode_event(data.event)
         except P4CodecError as error:
             return None, error.reason
-        refusal = self._refusal(event)
+        refusal = self._refusal(event)[:_LONGEST_REFUSAL]
         return (None, refusal) if refusal else (event, "")
 
     def _settled(self, frame: Receipt | QueryResult) -> Heard:

@@ -149,17 +149,19 @@ class Lane:
     async def _watch(self, connection: P4Connection, opened_at: float) -> None:
         """Follow a connection to its end, and write down what it cost."""
         await connection.ended()
-        was_left = connection.was_left
-        await connection.finish()
-        self.ending_words = connection.ending_words
-        self.questions.close(connection.ending_words)
-        self.counters.ignored += connection.counters.ignored
-        if was_left and connection.ending == "finished":
-            self._pace.left()
-        elif not self._falls_back(connection):
-            self._pace.lost(self._now(), self._now() - opened_at)
-        if self._connection is connection:
-            self._connection = None
+        try:
+            was_left = connection.was_left
+            await connection.finish()
+            self.ending_words = connection.ending_words
+            self.questions.close(connection.ending_words)
+            self.counters.ignored += connection.counters.ignored
+            if was_left and connection.ending == "finished":
+                self._pace.left()
+            elif not self._falls_back(connection):
+                self._pace.lost(self._now(), self._now() - opened_at)
+        finally:
+            if self._connection is connection:
+                self._connection = None
         await self._count(connection.route.channel, returned=connection.is_slot_returned)
 
     def _falls_back(self, connection: P4Connection) -> bool:

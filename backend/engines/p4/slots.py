@@ -46,7 +46,7 @@ class _Count(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``open`` maps the channel of each connection that was not left yet to its mode."""
 
     format: int
-    life: str
+    life: str | None
     spent: int
     open: dict[str, Mode]
 
@@ -55,18 +55,20 @@ class SlotCount:
     """The count of one p4 agent life. Its methods write to the disk and may be called from any thread.
 
     ``seen_on_host`` is the host's own gauge, when there is one: how many sockets the p4 agent's process holds. The
-    greater of the two decides.
+    greater of the two decides. It is called from any thread too.
     """
 
-    def __init__(self, path: Path, life: str, seen_on_host: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, path: Path, life: str | None, seen_on_host: Callable[[], int | None] = lambda: None) -> None:
         """Read the count of ``life`` (what names one run of the p4 agent's process), or begin it.
 
-        What a life before left is forgotten with it; connections that this life had open when we ended are spent, but
-        those in hop mode, which cost nothing. Raises SlotsUnreadable, also when another process holds the file.
+        None is a life that cannot be seen now: the count on disk goes on, whichever it was of. What a life before left
+        is forgotten with it; connections that this life had open when we ended are spent, but those in hop mode, which
+        cost nothing. Raises SlotsUnreadable, also when another process holds the file.
         """
         self._path = path
         self._seen_on_host = seen_on_host
         self._guard = threading.Lock()
+        self._is_closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -86,8 +88,11 @@ class SlotCount:
             raise
 
     def close(self) -> None:
-        """Let another process keep the count."""
-        os.close(self._lock)
+        """Let another process keep the count. What ends after this is not written, and so stays counted as open."""
+        with self._guard:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._lock)
 
     @property
     def spent(self) -> int:
@@ -100,14 +105,20 @@ class SlotCount:
         return len(self._count.open)
 
     @property
-    def life(self) -> str:
-        """The life that is counted."""
+    def life(self) -> str | None:
+        """The life that is counted; None when it was never seen."""
         return self._count.life
 
     def begin_life(self, life: str) -> None:
-        """The p4 agent was started again: its slots are all there. Nothing changes when it is the same life."""
+        """This is the p4 agent's life now: when it is another than was counted, all its slots are there.
+
+        A count whose life was never seen goes on under this one, which it may well have been.
+        """
         with self._guard:
-            if life != self._count.life:
+            count = self._count
+            if count.life is None:
+                self._keep(msgspec.structs.replace(count, life=life))
+            elif life != count.life:
                 self._keep(_Count(_FORMAT, life, 0, {}))
 
     def begin(self, channel: str, mode: Mode) -> None:
@@ -154,7 +165,7 @@ class SlotCount:
             + (", so nothing is dialled from here on." if make is refuse else "."),
         )
 
-    def _taken_up(self, life: str) -> _Count:
+    def _taken_up(self, life: str | None) -> _Count:
         try:
             count = msgspec.json.decode(self._path.read_bytes(), type=_Count)
         except FileNotFoundError:
@@ -165,10 +176,10 @@ class SlotCount:
             raise self._damaged(str(error)) from error
         if count.format != _FORMAT or count.spent < 0:
             raise self._damaged(f"it has format {count.format} and counts {count.spent}")
-        if count.life != life:
+        if None not in (life, count.life) and count.life != life:
             return _Count(_FORMAT, life, 0, {})
         gone = sum(mode == "direct" for mode in count.open.values())
-        return _Count(_FORMAT, life, count.spent + gone, {})
+        return _Count(_FORMAT, life if count.life is None else count.life, count.spent + gone, {})
 
     def _damaged(self, why: str) -> SlotsUnreadable:
         return SlotsUnreadable(
@@ -177,6 +188,8 @@ class SlotCount:
         )
 
     def _keep(self, count: _Count) -> None:
+        if self._is_closed:
+            raise SlotsUnreadable(f"the slot count {self._path} is kept by this process no more")
         before, self._count = self._count, count
         try:
             self._write()
