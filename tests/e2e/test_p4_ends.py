@@ -111,10 +111,10 @@ def test_silence_of_a_p4_agent_fails_nothing(fleets: Any) -> None:
     fleet.load("step:ring")
     fleet.ring[1].set(silence="replies")
     until("the illness of its host", lambda: "p4 silent" in str(fleet.json("ls", "hosts")))
-    assert fleet.replica("step-1")["state"] == "ready"  # type: ignore[index]
+    assert fleet.replica("step-1")["state"] == "ready"
     fleet.ring[1].set(silence="")
     until("its recovery", lambda: "p4 silent" not in str(fleet.json("ls", "hosts")))
-    assert fleet.replica("step-1")["state"] == "ready"  # type: ignore[index]
+    assert fleet.replica("step-1")["state"] == "ready"
 
 
 @pytest.mark.faults("READY has another bound than derived: p4 unloads the stage, and every other one is taken back")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.contract.entities import Resident
@@ -21,6 +21,7 @@ from backend.engines.p4.door import Door
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
+from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record
@@ -138,7 +139,12 @@ class P4:
     async def check(self, shard: PlannedShard, plan: Plan, facts: HostFacts) -> tuple[Finding, ...]:
         """What the plan relied on here, looked at once more. Raises EngineMissing while the p4 agent is silent."""
         await self._look(within=CHECK_SECONDS)
-        return tuple(check_stage(shard, plan, await self.facts()))
+        found = tuple(check_stage(shard, plan, await self.facts()))
+        if found:
+            return found
+        model = _model_here(plan.model_path, facts.model_roots)
+        planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        return tuple(judge_memory_plan(plan, shard, planned))
 
     async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
         """Stages do not wait for each other while they load: there is nobody to greet."""
@@ -236,6 +242,11 @@ class P4:
         if silent:
             raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
         return await self._door.complete(plan, session, prompt, max_tokens, seconds)
+
+
+def _model_here(path: str, roots: Sequence[str]) -> str:
+    """Where the model lies on this host; whether it may be read is checked elsewhere."""
+    return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)
 
 
 def _key(run: Run) -> tuple[str, int]:

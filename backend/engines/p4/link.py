@@ -140,7 +140,7 @@ class P4Link:
     async def _dialled(self) -> P4Client:
         """The client; its slots are counted for the p4 agent's present life. Raises ConnectionError."""
         around = await self._lookout.seen()
-        life = around.life or "unknown"
+        life = around.life or None  # not to be seen: the count on disk goes on
         try:
             if self._slots is None:
                 path = self._state / _SLOTS
