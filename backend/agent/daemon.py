@@ -25,6 +25,7 @@ from backend.agent.core.state import (
     Append,
     CoreEvent,
     Disconnected,
+    Discovered,
     DropNote,
     EngineSaw,
     Follow,
@@ -42,7 +43,7 @@ from backend.agent.core.state import (
 from backend.agent.descriptors import DescriptorReserve
 from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
-from backend.agent.inventory import Inventory
+from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
 from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
 from backend.agent.listening import listen_loopback, listen_unix
@@ -312,6 +313,8 @@ class AgentDaemon:
                 connection.measured({}, self.inventory.facts)
         if self.inventory.health.illnesses != self.core.illnesses:
             self.dispatch(HealthSeen(self.inventory.health.illnesses))
+        for shard, load in discovered(self.inventory.facts, self.core.entities, now().unix_ms):
+            self.dispatch(Discovered(shard, load))
 
     # Connections
 

@@ -19,10 +19,11 @@ from backend.agent.foreign import ForeignFound, find_foreign
 from backend.agent.illness import Health, judge
 from backend.agent.journal_home import why_unknown_refuse
 from backend.agent.vitals import VitalSigns
-from backend.contract.entities import Entities
+from backend.contract.entities import Entities, LoadRecord, Shard
 from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Illness
 from backend.contract.words import UnixMs
 from backend.engines.driver import AskingDriver, Driver, EngineMissing
+from backend.engines.p4.adoption import adoptable, adopted
 from backend.engines.registry import driver_for
 from backend.versions import RINGTOP_VERSION
 
@@ -194,6 +195,18 @@ class Inventory:
         cap = self._config.device_cap(device.name)
         total = device.total if cap is None else min(cap, device.total)
         return msgspec.structs.replace(device, total=total, committed=committed_memory(entities, device.name))
+
+
+def discovered(facts: HostFacts, entities: Entities, now: UnixMs) -> list[tuple[Shard, LoadRecord]]:
+    """What engines' own agents run that nobody here asked for, where their loader's record says what it is."""
+    ours = {shard.resident for shard in entities.shards.values() if shard.resident is not None}
+    found = [
+        adopted(facts.host, engine.resident.address, node, now)
+        for engine in facts.engines
+        if engine.resident is not None
+        for node in adoptable(engine.resident)
+    ]
+    return [(shard, load) for shard, load in found if shard.resident not in ours]
 
 
 def _moved(old: HostFacts, new: HostFacts) -> bool:

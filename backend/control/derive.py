@@ -218,6 +218,9 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if absent or waiting or leader is None:
         words = [_phase_words(claim) for claim in waiting]
         return ReplicaState.LOADING, [*words, *absent]
+    if leader.shard.canary is None and ring.plan is not None and not ring.plan.shards:
+        untried = f"no prompt of ours has crossed it yet: ringtop test {leader.shard.replica}"
+        return ReplicaState.RECOVERING, [leader.shard.words, untried]
     if leader.shard.canary is None:
         return ReplicaState.LOADING, ["rank 0 says ready, and no canary has crossed every rank yet"]
     words = [] if leader.shard.canary.ok else [f"unresponsive: {leader.shard.canary.words}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import pytest
 
 from tests.e2e.fleet import until
 from tests.e2e.p4_fleet import SOUND, P4Fleet
+from tests.p4.peer import GENERATION, BarePeer, planned_ring
 from tests.p4.ring import simulated_ring
 from tests.ports import claim_block
 
@@ -50,8 +52,8 @@ def state_of(fleet: P4Fleet, state: str) -> dict[str, Any]:
     return until(f"{state} of step-1", lambda: _in_state(fleet, state))
 
 
-def _in_state(fleet: P4Fleet, state: str) -> dict[str, Any] | None:
-    replica = fleet.replica("step-1")
+def _in_state(fleet: P4Fleet, state: str, name: str = "step-1") -> dict[str, Any] | None:
+    replica = fleet.replica(name)
     return replica if replica is not None and replica["state"] == state else None
 
 
@@ -208,3 +210,55 @@ def _says(fleet: P4Fleet, words: str) -> str:
     shards = fleet.shards("step-1")
     said = str(shards[0]["words"]) if 0 in shards else ""
     return said if words in said else ""
+
+
+@pytest.mark.adoption(
+    "a p4 ring that somebody else loaded is adopted from its generations and its record, and unloaded"
+)
+def test_a_ring_that_somebody_else_loaded_is_adopted_by_its_record(tmp_path: Path) -> None:
+    with simulated_ring(tmp_path, 2) as ring:
+        stages = planned_ring([host.address for host in ring.hosts])
+        peers = [BarePeer(host.dial, host.address) for host in ring.hosts]
+        for rank, stage in enumerate(stages):
+            peer = peers[rank // 2]
+            assert peer.result(peer.load(stage)) is not None
+        fleet = P4Fleet(claim_block(), ring)
+        record = fleet.home / "last-load.json"
+        members = [{"agent": each.agent, "node": each.node, "generation": each.generation} for each in stages]
+        record.write_text(json.dumps({"load_generation": GENERATION, "model": {"id": "step37"}, "stages": members}))
+        try:
+            fleet.more = {"host-a": f'record = "{record}"'}
+            fleet.write_agent("host-a", 0)
+            fleet.start()
+            seen = until("what is known of it", lambda: fleet.replica(f"step37-{GENERATION}"))
+            assert [shard["rank"] for shard in seen["shards"]] == [0, 1], (
+                "host-b has no record, so its nodes are foreign"
+            )
+            foreign = fleet.json("ls", "hosts")[1]["engines"][1]["resident"]["nodes"]
+            assert [(node["name"], node["generation"]) for node in foreign] == [
+                ("step37-s2", GENERATION),
+                ("step37-s3", GENERATION),
+            ]
+            fleet.more = {"host-b": f'record = "{record}"'}
+            fleet.write_agent("host-b", 1)
+            fleet.kill_agent("host-b")
+            fleet.start("host-b")
+            name = f"step37-{GENERATION}"
+            whole = until("the whole ring", lambda: _whole(fleet, name))
+            assert whole["state"] == "recovering"
+            assert "no prompt of ours has crossed it yet" in whole["words"]
+            files = ring[0].ask()["journal"]["files"]
+            assert fleet.json("test", name, "--max-tokens", "1")["tokens"] == 1
+            assert ring[0].ask()["journal"]["files"] > files, "and nothing was submitted before that"
+            proven = until("the proof", lambda: _in_state(fleet, "ready", name))
+            assert proven["load_generation"] == GENERATION
+            assert fleet.run("unload", name, "--yes").returncode == 0
+            assert [host.ask()["nodes"] for host in ring.hosts] == [{}, {}]
+            assert fleet.json("ls", "replicas") == []
+        finally:
+            fleet.close()
+
+
+def _whole(fleet: P4Fleet, name: str) -> dict[str, Any] | None:
+    replica = fleet.replica(name)
+    return replica if replica is not None and len(replica["shards"]) == 4 else None

@@ -10,6 +10,7 @@ from backend.agent.core import drains
 from backend.agent.core.health import failing_after, say_quarantine
 from backend.agent.core.state import (
     Adopted,
+    Discovered,
     DriveBroke,
     Ended,
     EngineSaw,
@@ -101,6 +102,19 @@ def on_adopted(turn: Turn, event: Adopted) -> None:
         turn.then(StopEngine(event.node_id, event.generation))
 
 
+def on_discovered(turn: Turn, event: Discovered) -> None:
+    """Take over what somebody else loaded: it is kept and followed like ours, and nothing is asked of it."""
+    if turn.state.journal_failed:
+        return
+    shard = event.shard
+    known = turn.state.entities.shards.get(shard.node_id)
+    reserved = any(shard.node_id in kept.node_ids for kept in turn.state.entities.reservations.values())
+    if known is not None or reserved:
+        return
+    turn.record("adopted", shard.words, shard=shard, load=event.load)
+    turn.then(Follow(shard.node_id, shard.load_generation, True))
+
+
 def on_engine(turn: Turn, event: EngineSaw) -> None:
     """Take what the drive of a shard saw."""
     shard = _current(turn, event.node_id, event.generation)
@@ -161,7 +175,9 @@ def on_ended(turn: Turn, event: Ended) -> None:
     )
     end = ShardState.STOPPED if stopped else ShardState.FAILED
     moved = turn.move(shard, end, words, exit=ended)
-    device, ports = _device_hold(turn, shard), _ports_hold(turn, shard)
+    # What its own agent no longer has holds no device; that is what the end of a resident says.
+    device = None if shard.resident is not None else _device_hold(turn, shard)
+    ports = _ports_hold(turn, shard)
     if ports is not None:
         listed = ", ".join(str(port) for port in ports.ports)
         turn.record("held", f"port {listed} until {ports.until}", node_id=shard.node_id, hold=ports)
@@ -173,9 +189,11 @@ def on_ended(turn: Turn, event: Ended) -> None:
     failing = None if stopped else failing_after(turn, shard.node_id, words)
     turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=device, failing=failing)
     say_quarantine(turn, known, failing)
-    for hold in (device, ports):
-        if hold is not None:
-            turn.then(ProveGone(hold))
+    held = [hold for hold in (device, ports) if hold is not None]
+    for hold in held:
+        turn.then(ProveGone(hold))
+    if not held:
+        _slot_is_free(turn, moved)
 
 
 def on_gone(turn: Turn, event: Gone) -> None:
@@ -253,16 +271,13 @@ def _slot_is_free(turn: Turn, shard: Shard) -> None:
 def _device_hold(turn: Turn, shard: Shard) -> Hold:
     """Its memory, until no process of the run is left; of a GPU, until its driver says so too."""
     is_gpu = shard.device != "CPU"
-    until = "its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else "")
-    if shard.resident is not None:
-        until = f"{shard.resident.address} has no {shard.resident.name}"
     return Hold(
         node_id=shard.node_id,
         load_generation=shard.load_generation,
         kind="device",
         device=shard.device,
         memory=shard.bound.memory,
-        until=until,
+        until="its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else ""),
         at_unix_ms=turn.now.unix_ms,
     )
 
@@ -305,7 +320,8 @@ def _proven(turn: Turn, shard: Shard, seen: Proven) -> None:
     target = state if state is ShardState.DRAINING else ShardState.READY
     if target is None:
         return
-    if state in (ShardState.READY, ShardState.DRAINING) and shard.buffers == seen.buffers:
+    is_known = shard.buffers == seen.buffers and shard.canary is not None
+    if state in (ShardState.READY, ShardState.DRAINING) and is_known:
         return
     moved = turn.move(shard, target, words, canary=seen.canary, endpoint=seen.endpoint, buffers=seen.buffers)
     turn.record("ready", f"{words}; serves {seen.endpoint}", shard=moved, operation=_load_done(turn, moved))

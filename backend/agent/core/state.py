@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backend.contract.commands import Command
-from backend.contract.entities import Entities, Hold, JournalRecord, ProcessIdentity, Resident
+from backend.contract.entities import Entities, Hold, JournalRecord, LoadRecord, ProcessIdentity, Resident, Shard
 from backend.contract.events import Event
 from backend.contract.reports import DeviceFacts, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
@@ -139,6 +139,13 @@ class Adopted(msgspec.Struct, frozen=True):
     identity: ProcessIdentity | Resident
 
 
+class Discovered(msgspec.Struct, frozen=True):
+    """An engine's own agent runs a shard that nobody here asked for, and its loader's record says what it is."""
+
+    shard: Shard
+    load: LoadRecord
+
+
 class HealthSeen(msgspec.Struct, frozen=True):
     """Everything that ails the host at this moment."""
 
@@ -178,6 +185,7 @@ CoreEvent = (
     | Stuck
     | Gone
     | Adopted
+    | Discovered
     | HealthSeen
     | GlassBroken
     | Ticked

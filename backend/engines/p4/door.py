@@ -8,6 +8,7 @@ import msgspec
 
 from backend.contract.plans import Plan, PlannedShard
 from backend.engines.driver import Completion
+from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.snapshot import Snapshot
 
 
@@ -47,11 +48,13 @@ class Door(Protocol):
     async def unload(self, name: str, generation: int, seconds: float) -> Answer:
         """UNLOAD one stage. Raises OSError: then what became of it is unknown."""
 
-    async def open_session(self, plan: Plan, session: str, seconds: float) -> tuple[int, ...]:
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
         """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
 
     async def leave(self) -> None:
         """Leave the p4 agent with FINISH."""
 
-    async def complete(self, plan: Plan, session: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
+    async def complete(
+        self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
+    ) -> Completion:
         """One prompt through the head of an open session, up to its release. Raises TimeoutError, ConnectionError."""

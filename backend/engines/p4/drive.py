@@ -15,6 +15,7 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
 from backend.engines.driver import Completion, EngineMissing, Run, Seen
 from backend.engines.llamacpp.gguf import read_header
+from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage
 from backend.engines.p4.door import Door
@@ -24,10 +25,10 @@ from backend.engines.p4.loaded import read_census
 from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
-from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record
+from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
 from backend.engines.p4.seen import devices_of
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
-from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, ring_endpoint, unload_once
+from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, key_of, ring_endpoint, unload_once
 from backend.engines.p4.surroundings import Lookout
 from backend.planning.engines.p4_commands import load_body
 
@@ -64,7 +65,7 @@ class P4:
         self._outlook = Outlook(self._door.inspect, self._pace.inspect, self._pace.soon)
         self._places = Places()
         self._ours: set[tuple[str, int]] = set()
-        self._rings: dict[str, Plan] = {}
+        self._rings: dict[str, RecordedLoad] = {}
 
     # What is there
 
@@ -165,9 +166,9 @@ class P4:
 
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
         """Follow one stage until cancelled; after a refusal nothing more is said."""
-        self._ours.add(_key(run))
+        self._ours.add(key_of(run.shard))
         if run.shard.rank == 0:
-            self._rings[ring_endpoint(run)] = run.plan
+            self._rings[ring_endpoint(run)] = self._ring(run)
         stage = Stage(
             self._door,
             self._outlook,
@@ -184,12 +185,20 @@ class P4:
             await stage.follow()
         await asyncio.get_running_loop().create_future()
 
+    def _ring(self, run: Run) -> RecordedLoad:
+        """The stages of a ring: as planned, or as the record has them of one that somebody else loaded."""
+        if not is_adopted(run.plan):
+            return ring_of(run.plan)
+        record, _ = self._record()
+        known = record is not None and record.generation == run.plan.load_generation
+        return record if record is not None and known else RecordedLoad(run.plan.model, 0, ())
+
     async def _journal(self) -> JournalSeen:
         return (await self._lookout.seen(now=True)).journal
 
     async def until_gone(self, run: Run) -> str:
         """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
-        key = _key(run)
+        key = key_of(run.shard)
         missing = 0
         while True:
             look = await self._outlook.next()
@@ -214,7 +223,7 @@ class P4:
         """Ask for the unload until nothing is there; each new reason against it is told once."""
         pause, told = self._pace.unload_again, ""
         while True:
-            answer = await unload_once(self._door, self._places, self._outlook, _key(run), self._pace)
+            answer = await unload_once(self._door, self._places, self._outlook, key_of(run.shard), self._pace)
             if isinstance(answer, str):
                 words = f"its unload was not answered ({answer}); asked again"
             elif answer.is_absent or "generation is stale" in answer.error:
@@ -234,20 +243,16 @@ class P4:
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
         """One completion in a session of its own. Raises TimeoutError, ConnectionError."""
-        plan = self._rings.get(endpoint)
-        if plan is None:
-            raise ConnectionError(f"no ring {endpoint} is followed here")
-        session = f"ringtop-{plan.load_generation}-{self._wall_ms()}"
-        silent = await self._door.open_session(plan, session, seconds)
+        ring = self._rings.get(endpoint)
+        if ring is None or not ring.stages:
+            raise ConnectionError(f"the stages of {endpoint} are not known here")
+        session = f"ringtop-{ring.generation}-{self._wall_ms()}"
+        silent = await self._door.open_session(ring, session, seconds)
         if silent:
             raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
-        return await self._door.complete(plan, session, prompt, max_tokens, seconds)
+        return await self._door.complete(ring, session, prompt, max_tokens, seconds)
 
 
 def _model_here(path: str, roots: Sequence[str]) -> str:
     """Where the model lies on this host; whether it may be read is checked elsewhere."""
     return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)
-
-
-def _key(run: Run) -> tuple[str, int]:
-    return str(run.shard.node_id), int(run.shard.node_generation)

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from backend.contract.commands import Capacities
 from backend.contract.frames import MAX_EVENT_CHARS, FrameError, decode_frame
 from backend.contract.p4 import content_types
@@ -24,6 +26,7 @@ from backend.engines.p4.door import Answer
 from backend.engines.p4.outcomes import NotSent, Refused, Unknown
 from backend.engines.p4.payloads import json_payload, write_json
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad, RecordedStage
 from backend.engines.p4.slots import SlotCount, SlotsUnreadable
 from backend.engines.p4.snapshot import Snapshot
 from backend.engines.p4.surroundings import Lookout
@@ -75,27 +78,33 @@ class P4Link:
         )
         return await self._lifecycle(request, seconds, f"unload-{generation}")
 
-    async def open_session(self, plan: Plan, session: str, seconds: float) -> tuple[int, ...]:
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
         """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
         client = await self._dialled()
-        asked = (client.session(node_of(plan, each), _session(plan, each, session), seconds) for each in plan.shards)
+        told = {"load_generation": ring.generation, "session_id": session, "stages": to_builtins(ring.stages)}
+        asked = (
+            client.session(_node(stage), {**told, "stage_index": rank}, seconds)
+            for rank, stage in enumerate(ring.stages)
+        )
         answers = await asyncio.gather(*asked)
         ready = (isinstance(answer, dict) and answer.get("session_id") == session for answer in answers)
-        return tuple(shard.rank for shard, is_ready in zip(plan.shards, ready, strict=True) if not is_ready)
+        return tuple(rank for rank, is_ready in enumerate(ready) if not is_ready)
 
-    async def complete(self, plan: Plan, session: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
+    async def complete(
+        self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
+    ) -> Completion:
         """One prompt through the head of an open session, up to its release. Raises TimeoutError, ConnectionError."""
         client = await self._dialled()
         began = time.monotonic()
         body = {
-            "load_generation": int(plan.load_generation),
+            "load_generation": ring.generation,
             "session_id": session,
             "request_id": f"{session}-{time.monotonic_ns()}",
             "prompt": prompt,
             "options": "",
             "max_tokens": max_tokens,
         }
-        stream = await client.submit(node_of(plan, plan.shards[0]), body, seconds)
+        stream = await client.submit(_node(ring.stages[0]), body, seconds)
         if isinstance(stream, NotSent):
             raise ConnectionError(stream.words)
         text, tokens = "", 0
@@ -154,22 +163,9 @@ class P4Link:
         return self._client
 
 
-def node_of(plan: Plan, shard: PlannedShard) -> P4Node:
-    """The endpoint of a planned stage: under the address that its agent advertises."""
-    return P4Node(P4Address(plan.address_of(shard)), str(shard.node_id), int(shard.node_generation))
-
-
-def _session(plan: Plan, shard: PlannedShard, session: str) -> dict[str, Any]:
-    stages = [
-        {"agent": plan.address_of(each), "node": each.node_id, "generation": int(each.node_generation)}
-        for each in plan.shards
-    ]
-    return {
-        "load_generation": int(plan.load_generation),
-        "session_id": session,
-        "stages": stages,
-        "stage_index": shard.rank,
-    }
+def _node(stage: RecordedStage) -> P4Node:
+    """The endpoint of a stage: under the address that its agent advertises."""
+    return P4Node(P4Address(stage.agent), stage.node, stage.generation)
 
 
 def _body(result: NodeResult) -> dict[str, Any]:

@@ -36,6 +36,14 @@ class RecordedLoad(msgspec.Struct, frozen=True):
         return next((rank for rank, stage in enumerate(self.stages) if stage == wanted), None)
 
 
+def ring_of(plan: Plan) -> RecordedLoad:
+    """One of our loads in the same form."""
+    stages = tuple(
+        RecordedStage(plan.address_of(shard), str(shard.node_id), int(shard.node_generation)) for shard in plan.shards
+    )
+    return RecordedLoad(plan.model, int(plan.load_generation), stages)
+
+
 class RecordUnreadable(ValueError):
     """A record that cannot be used; the message names the file and says why."""
 
@@ -69,10 +77,7 @@ def record_of(plan: Plan, at_unix_ms: int) -> dict[str, Any]:
         "at": at_unix_ms,
         "ingress_agent": plan.address_of(plan.shards[0]),
         "model": {"id": plan.model, "name": plan.model},
-        "stages": [
-            {"agent": plan.address_of(shard), "node": shard.node_id, "generation": int(shard.node_generation)}
-            for shard in plan.shards
-        ],
+        "stages": msgspec.to_builtins(ring_of(plan).stages),
         "note": f"loaded by ringtop as {plan.replica}, plan {plan.digest[:8]}",
     }
 

@@ -9,20 +9,21 @@ from typing import Any
 
 import msgspec
 
-from backend.contract.entities import Canary
+from backend.contract.entities import Canary, Shard
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge, Word
 from backend.engines.p4.door import Answer, Door
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
-from backend.engines.p4.record import record_of
+from backend.engines.p4.record import record_of, ring_of
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.snapshot import NodeSeen
 from backend.planning.engines.p4 import HEAD
@@ -96,8 +97,7 @@ class Stage:
     @property
     def key(self) -> tuple[str, int]:
         """Name and generation: what it is known by at its p4 agent."""
-        shard = self._run.shard
-        return str(shard.node_id), int(shard.node_generation)
+        return key_of(self._run.shard)
 
     async def follow(self) -> None:
         """Runs until cancelled. Raises StageOver when its start must end, and that was said."""
@@ -110,7 +110,7 @@ class Stage:
         if shard.role != HEAD:
             if not is_up:
                 self._enter(ShardState.READY, "loaded as planned; sessions reach it through the head")
-        elif shard.canary is None:
+        elif shard.canary is None and not is_adopted(self._run.plan):
             await self._open()
         await self._watch()
 
@@ -195,13 +195,14 @@ class Stage:
     async def _open(self) -> None:
         """A session on every stage and one canary that crosses them all. Raises StageOver."""
         plan = self._run.plan
+        ring = ring_of(plan)
         limit, began = plan.phase_seconds("warming"), time.monotonic()
         self._enter(ShardState.WARMING, f"loaded as planned; opens a session on {plan.profile.ranks} stages")
         attempt, silent = 0, tuple(shard.rank for shard in plan.shards)
         while silent and time.monotonic() - began < limit:
             attempt += 1
             session = f"ringtop-{plan.load_generation}-{attempt}"
-            silent = await self._door.open_session(plan, session, min(self._pace.session, limit))
+            silent = await self._door.open_session(ring, session, min(self._pace.session, limit))
             if silent:
                 ranks = ", ".join(str(rank) for rank in silent)
                 self._enter(ShardState.WARMING, f"no session on rank {ranks} yet; asked again")
@@ -211,7 +212,7 @@ class Stage:
         before = await self._journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         try:
-            done = await self._door.complete(plan, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
+            done = await self._door.complete(ring, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
         except OSError as error:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
             self._refuse(_unanswered(self._subject, words))
@@ -311,6 +312,12 @@ class Stage:
         raise StageOver(finding.words)
 
 
+def key_of(shard: Shard) -> tuple[str, int]:
+    """What a shard is known by at its p4 agent; one that somebody else loaded may have another name there than here."""
+    assert shard.resident is not None  # it is named before anything is asked of it
+    return shard.resident.name, int(shard.resident.generation)
+
+
 async def unload_once(door: Door, places: Places, outlook: Outlook, key: tuple[str, int], pace: P4Pace) -> Answer | str:
     """One UNLOAD: its answer, or in words why there is none. While it is open nobody takes the node for lost."""
     places.unloading.add(key)
@@ -328,9 +335,9 @@ async def unload_once(door: Door, places: Places, outlook: Outlook, key: tuple[s
 
 def ring_endpoint(run: Run) -> str:
     """How a ring is named to those who submit to it: the head at its agent, under its generation."""
-    shard = run.shard
-    address = shard.resident.address if shard.resident is not None else ""
-    return f"{address}/{shard.node_id}@{shard.node_generation}"
+    name, generation = key_of(run.shard)
+    address = run.shard.resident.address if run.shard.resident is not None else ""
+    return f"{address}/{name}@{generation}"
 
 
 _REMEDIES = (

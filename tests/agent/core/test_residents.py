@@ -85,9 +85,9 @@ def test_its_end_is_what_the_engines_agent_says() -> None:
     assert world.take(StopEngine)
     world.ended(PLAN, 1, code=None, signal=None)
     assert world.state_of(PLAN, 1) == "failed"
-    held = [effect.hold for effect in world.take(ProveGone)]
-    assert any(WHO.address in hold.until for hold in held if hold.kind == "device")
-    world.gone(PLAN, 1)
+    held = [effect.hold.kind for effect in world.take(ProveGone)]
+    assert held == ["ports"], "an agent that has no such node is the proof for its device"
+    world.gone(PLAN, 1, "ports")
     assert world.answer("op-load-1").resource_state == "absent"
     assert world.is_quiet()
 
@@ -125,7 +125,7 @@ def test_unloaded_by_its_drain_is_stopped_and_not_failed() -> None:
     world.effects = []
     world.saw(PLAN, 0, Unloaded("nothing in flight"))
     world.ended(PLAN, 0, code=None, signal=None)
-    world.gone(PLAN, 0)
+    world.gone(PLAN, 0, "ports")
     assert world.state_of(PLAN, 0) == "stopped"
     assert world.state_of(PLAN, 1) == "stopping", "the other stages of this host follow the head"
 

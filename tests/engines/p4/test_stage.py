@@ -21,6 +21,7 @@ from backend.engines.driver import CanarySeen, Completion, Confirmed, PhaseSeen,
 from backend.engines.p4.door import Answer
 from backend.engines.p4.drive import P4
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from backend.engines.p4.stage import P4Pace
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
@@ -75,12 +76,14 @@ class StandInDoor:
             self.nodes.pop(name, None)
         return answer
 
-    async def open_session(self, plan: Plan, session: str, seconds: float) -> tuple[int, ...]:
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
         self.said.append(f"SESSION {session}")
         await asyncio.sleep(0.01)
         return self.silent
 
-    async def complete(self, plan: Plan, session: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
+    async def complete(
+        self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
+    ) -> Completion:
         self.said.append(f"PREFILL {session}")
         if isinstance(self.canary, OSError):
             raise self.canary
