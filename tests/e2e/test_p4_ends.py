@@ -262,3 +262,21 @@ def test_a_ring_that_somebody_else_loaded_is_adopted_by_its_record(tmp_path: Pat
 def _whole(fleet: P4Fleet, name: str) -> dict[str, Any] | None:
     replica = fleet.replica(name)
     return replica if replica is not None and len(replica["shards"]) == 4 else None
+
+
+@pytest.mark.faults("our agents are killed again and again beside a serving ring: p4 loses no slot and serves on")
+def test_kills_of_our_agents_cost_a_p4_agent_no_slot(fleets: Any) -> None:
+    fleet = fleets()
+    before = fleet.load("step:ring")
+    held = [host.ask()["slots"]["used"] for host in fleet.ring.hosts]
+    for _ in range(10):
+        for name in ("host-a", "host-b"):
+            fleet.kill_agent(name)
+        fleet.start()
+    after = state_of(fleet, "ready")
+    assert after["load_generation"] == before["load_generation"]
+    assert fleet.json("test", "step-1", "--max-tokens", "1")["tokens"] == 1
+    for host, then in zip(fleet.ring.hosts, held, strict=True):
+        slots = host.ask()["slots"]
+        assert slots["leaked"] == 0
+        assert slots["used"] <= then + 2, "what was cut off is given back, as hop connections are"

@@ -44,6 +44,7 @@ class P4Link:
         self._state = state
         self._lookout = lookout
         self._client: P4Client | None = None
+        self._submitters: dict[str, P4Client] = {}
         self._slots: SlotCount | None = None
 
     async def inspect(self) -> Snapshot:
@@ -80,7 +81,7 @@ class P4Link:
 
     async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
         """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
-        client = await self._dialled()
+        client = await self._submitting(session)
         told = {"load_generation": ring.generation, "session_id": session, "stages": to_builtins(ring.stages)}
         asked = (
             client.session(_node(stage), {**told, "stage_index": rank}, seconds)
@@ -88,13 +89,23 @@ class P4Link:
         )
         answers = await asyncio.gather(*asked)
         ready = (isinstance(answer, dict) and answer.get("session_id") == session for answer in answers)
-        return tuple(rank for rank, is_ready in enumerate(ready) if not is_ready)
+        silent = tuple(rank for rank, is_ready in enumerate(ready) if not is_ready)
+        if silent:
+            await self._stop_submitting(session)
+        return silent
 
     async def complete(
         self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
     ) -> Completion:
         """One prompt through the head of an open session, up to its release. Raises TimeoutError, ConnectionError."""
-        client = await self._dialled()
+        try:
+            return await self._complete(await self._submitting(session), ring, session, prompt, max_tokens, seconds)
+        finally:
+            await self._stop_submitting(session)
+
+    async def _complete(
+        self, client: P4Client, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
+    ) -> Completion:
         began = time.monotonic()
         body = {
             "load_generation": ring.generation,
@@ -125,6 +136,7 @@ class P4Link:
 
     async def leave(self) -> None:
         """Leave the p4 agent with FINISH, so that no slot of it is lost."""
+        await asyncio.gather(*(self._stop_submitting(session) for session in list(self._submitters)))
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -145,6 +157,19 @@ class P4Link:
         said = _body(result)
         errors = "; cleaning up: ".join(filter(None, (result.first_error, result.cleanup_error)))
         return Answer(result.status, result.resource_state, errors, said)
+
+    async def _submitting(self, session: str) -> P4Client:
+        """The client of one session and its prompt. Its connection is direct, and costs a slot when we are killed."""
+        if session not in self._submitters:
+            await self._dialled()
+            assert self._slots is not None
+            self._submitters[session] = P4Client(host_and_port(self._place.agent), self._place.advertise, self._slots)
+        return self._submitters[session]
+
+    async def _stop_submitting(self, session: str) -> None:
+        submitter = self._submitters.pop(session, None)
+        if submitter is not None:
+            await submitter.close()
 
     async def _dialled(self) -> P4Client:
         """The client; its slots are counted for the p4 agent's present life. Raises ConnectionError."""
