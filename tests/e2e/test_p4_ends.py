@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.fleet import until
 from tests.e2e.p4_fleet import SOUND, P4Fleet
+from tests.e2e.terminal import Terminal
 from tests.p4.peer import GENERATION, BarePeer, planned_ring
 from tests.p4.ring import simulated_ring
 from tests.ports import claim_block
@@ -280,3 +281,50 @@ def test_kills_of_our_agents_cost_a_p4_agent_no_slot(fleets: Any) -> None:
         slots = host.ask()["slots"]
         assert slots["leaked"] == 0
         assert slots["used"] <= then + 2, "what was cut off is given back, as hop connections are"
+
+
+def test_a_ring_is_loaded_watched_and_drained_by_keyboard(tmp_path: Path) -> None:
+    with simulated_ring(tmp_path, 2, **SOUND) as ring:
+        fleet = P4Fleet(claim_block(), ring)
+        fleet.more = {"host-a": f'[engines.p4.bridge]\nrecord = "{fleet.home / "bridge.json"}"'}
+        fleet.write_agent("host-a", 0)
+        try:
+            fleet.start()
+            console = Terminal(fleet.command(), fleet.env())
+            try:
+                _by_keyboard(fleet, console)
+            finally:
+                console.close()
+        finally:
+            fleet.close()
+
+
+def _by_keyboard(fleet: P4Fleet, console: Terminal) -> None:
+    console.wait_for("2/2 hosts")
+    console.press("L")
+    console.wait_for("ring")
+    for _ in range(8):
+        if any(line.lstrip("│ ").startswith(">") and "ring" in line for line in console.text().splitlines()):
+            break
+        console.press("\x1b[B")
+    console.press("\r")
+    console.wait_for("Takes up to")
+    console.read(0.5)
+    console.press("y")
+    console.wait_gone("Takes up to")
+    console.press("\x1b")
+    console.wait_for(
+        lambda text: any("step-1" in row and " ready " in row and "4/4" in row for row in text.splitlines())
+    )
+    record = json.loads((fleet.home / "bridge.json").read_text())
+    replica = fleet.replica("step-1")
+    assert replica is not None
+    assert record["load_generation"] == replica["load_generation"]
+    assert [stage["node"] for stage in record["stages"]] == [f"step-1/{rank}" for rank in range(4)]
+    assert "published to the bridge" in fleet.run("journal").stdout
+    console.press("D")
+    console.wait_for("drain step-1")
+    console.read(0.5)
+    console.press("y")
+    console.press("\x1b")
+    console.wait_for(lambda text: "nothing is loaded" in text.lower(), seconds=60)
