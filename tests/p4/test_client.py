@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backend.contract.p4.addresses import P4Address
-from backend.contract.p4.content_types import OUTPUT, RELEASE_RECEIPT
+from backend.contract.p4.content_types import OUTPUT, RELEASE_RECEIPT, SESSION, SESSION_READY
 from backend.contract.p4.events import P4Agent, P4Event, P4Node
 from backend.contract.p4.hops import ReceiptStatus
 from backend.contract.p4.lifecycle import NodeResult
@@ -113,7 +113,16 @@ async def test_an_event_to_a_loading_node_freezes_its_own_lane_and_no_other(
         loading = await client.begin_lifecycle(node_load(stage))
         assert isinstance(loading, Asked)
         ring[0].until("the node is loading", lambda said: stage.node in said["nodes"])
-        frozen = await client.session(end_of(stage), {"session_id": "s"}, 0.1)
+        session = await client.ask(
+            "submission",
+            target=end_of(stage),
+            content_type=SESSION,
+            payload=b"{}",
+            expects={SESSION_READY},
+            seconds=SECONDS,
+        )
+        assert isinstance(session, Asked), session
+        frozen = await session.outcome(0.1)
         assert isinstance(frozen, Unknown)
         assert frozen.cause == "silence"
         for _ in range(5):
