@@ -307,6 +307,11 @@ class Desk:
                 )
                 return Result(status="rejected", resource_state="absent", first_error=words)
             wanted = before[-1]
+        if shard is not None and shard.resident is not None:
+            raise ValueError(
+                f"{command.node_id} is {shard.resident.words}, whose output that agent keeps or throws away. Start it "
+                "with P4_STAGED_LLAMA_INHERIT_STDERR set, and read its own log on the host"
+            )
         try:
             piece = read_log(RunFolder(agent.runs.run_folder(command.node_id, wanted)), command.offset, command.limit)
         except FileNotFoundError:

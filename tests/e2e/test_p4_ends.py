@@ -283,6 +283,7 @@ def test_kills_of_our_agents_cost_a_p4_agent_no_slot(fleets: Any) -> None:
         assert slots["used"] <= then + 2, "what was cut off is given back, as hop connections are"
 
 
+@pytest.mark.faults("a p4 ring is loaded, published to its bridge, watched and drained in the console, by keyboard")
 def test_a_ring_is_loaded_watched_and_drained_by_keyboard(tmp_path: Path) -> None:
     with simulated_ring(tmp_path, 2, **SOUND) as ring:
         fleet = P4Fleet(claim_block(), ring)
@@ -328,3 +329,28 @@ def _by_keyboard(fleet: P4Fleet, console: Terminal) -> None:
     console.press("y")
     console.press("\x1b")
     console.wait_for(lambda text: "nothing is loaded" in text.lower(), seconds=60)
+
+
+@pytest.mark.faults("a p4 agent that takes connections and says nothing costs one, and holds nobody up")
+def test_a_p4_agent_that_never_answers_costs_one_bounded_connection(fleets: Any) -> None:
+    fleet = fleets(silence="all")
+    until("the illness of its hosts", lambda: str(fleet.json("ls", "hosts")).count("p4 silent") >= 2)
+    done = fleet.run("load", "step:ring", "--yes")
+    assert done.returncode == 2
+    assert "engine.missing" in done.stdout + done.stderr
+    assert "does not answer as tcp://10.77.0.1:52001" in done.stdout + done.stderr
+    assert [host.ask()["accepted"] for host in fleet.ring.hosts] == [1, 1]
+
+
+@pytest.mark.faults("a p4 ring is loaded again: drained, unloaded, and up under a newer generation on the same agents")
+def test_a_ring_is_loaded_again(fleets: Any) -> None:
+    fleet = fleets()
+    before = fleet.load("step:ring")
+    done = fleet.run("reload", "step-1", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (after,) = fleet.json("ls", "replicas")
+    assert after["state"] == "ready"
+    assert after["load_generation"] > before["load_generation"]
+    nodes = [node for host in fleet.ring.hosts for node in host.ask()["nodes"].values()]
+    assert {node["generation"] for node in nodes} == {after["load_generation"]}
+    assert len(nodes) == 4

@@ -209,8 +209,7 @@ class P4:
                 continue
             missing += 1
             if key in self._places.unloaded:
-                self._places.unloaded.discard(key)
-                return f"{self._place.advertise} unloaded it"
+                return f"{self._place.advertise} {self._places.unloaded.pop(key)}"
             if missing > 1:
                 instead = f"; it has generation {node.generation} of that name" if node is not None else ""
                 return (

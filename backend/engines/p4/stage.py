@@ -56,7 +56,7 @@ class Places:
     def __init__(self) -> None:
         self.asked: set[tuple[str, int]] = set()
         self.unloading: set[tuple[str, int]] = set()
-        self.unloaded: set[tuple[str, int]] = set()
+        self.unloaded: dict[tuple[str, int], str] = {}
 
 
 class StageOver(Exception):
@@ -276,6 +276,10 @@ class Stage:
             said.append(f"p4's text: {node.state}")
         if node.lifecycle_state != "loaded":
             said.append(f"p4 says {node.lifecycle_state}")
+        if node.load_generation not in (None, self.key[1]):
+            said.append(
+                f"its load generation is {node.load_generation}, its node's {self.key[1]}: it stops at a release"
+            )
         if not self._run.is_draining():
             self._measure(words="; ".join(said))
         if node.is_stopped and not self._is_dead:
@@ -329,7 +333,7 @@ async def unload_once(door: Door, places: Places, outlook: Outlook, key: tuple[s
         places.unloading.discard(key)
         outlook.hurry()
     if answer.is_absent:
-        places.unloaded.add(key)
+        places.unloaded[key] = "unloaded it" if answer.status == "succeeded" else "has no such node"
     return answer
 
 
