@@ -37,11 +37,14 @@ _CENSUS = "census of UNLOAD"
 
 
 class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals and deadlines in seconds. ``inspect`` is the pace of looks; a changed agent is looked at ``soon``."""
+    """Intervals and deadlines in seconds. Looks come at the pace of ``inspect`` while something is under way, of
+    ``rest`` while nothing is, and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
+    """
 
     inspect: float = 2.0
+    rest: float = 10.0
     soon: float = 0.2
-    silence: float = 10.0
+    notice: float = 0.5
     slack: float = 30.0
     session: float = 20.0
     canary: float = 30.0
@@ -57,6 +60,21 @@ class Places:
         self.asked: set[tuple[str, int]] = set()
         self.unloading: set[tuple[str, int]] = set()
         self.unloaded: dict[tuple[str, int], str] = {}
+        self.moving: set[tuple[str, int]] = set()
+        """Stages that are not at rest: they load, or drain."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """One p4 agent, as all of its stages share it. ``journal`` looks at its journal's folder now."""
+
+    door: Door
+    outlook: Outlook
+    places: Places
+    pace: P4Pace
+    wall_ms: Callable[[], int]
+    place: P4Place
+    journal: Callable[[], Awaitable[JournalSeen]]
+    bridge: Bridge
 
 
 class StageOver(Exception):
@@ -66,29 +84,12 @@ class StageOver(Exception):
 class Stage:
     """One stage of one load."""
 
-    def __init__(
-        self,
-        door: Door,
-        outlook: Outlook,
-        places: Places,
-        run: Run,
-        see: Callable[[Seen], None],
-        pace: P4Pace,
-        wall_ms: Callable[[], int],
-        place: P4Place,
-        journal: Callable[[], Awaitable[JournalSeen]],
-        bridge: Bridge,
-    ) -> None:
-        self._door = door
-        self._outlook = outlook
-        self._places = places
+    def __init__(self, site: Site, run: Run, see: Callable[[Seen], None]) -> None:
+        self._site = site
+        self._door, self._outlook, self._places = site.door, site.outlook, site.places
+        self._pace, self._wall_ms, self._bridge = site.pace, site.wall_ms, site.bridge
         self._run = run
         self._see = see
-        self._pace = pace
-        self._wall_ms = wall_ms
-        self._place = place
-        self._journal = journal
-        self._bridge = bridge
         self._is_closed = False
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._told: Measurement | None = None
@@ -101,6 +102,13 @@ class Stage:
 
     async def follow(self) -> None:
         """Runs until cancelled. Raises StageOver when its start must end, and that was said."""
+        self._places.moving.add(self.key)
+        try:
+            await self._follow()
+        finally:
+            self._places.moving.discard(self.key)
+
+    async def _follow(self) -> None:
         shard = self._run.shard
         is_up = shard.state in (ShardState.READY.value, ShardState.DRAINING.value)
         if not self._run.adopted:
@@ -120,7 +128,7 @@ class Stage:
         """Ask for it and hear the answer out. Silence is unknown: then INSPECT is asked what became of it."""
         run = self._run
         planned = self._planned()
-        body = load_body(run.plan, planned, binary=self._place.binary, model=str(run.model))
+        body = load_body(run.plan, planned, binary=self._site.place.binary, model=str(run.model))
         assert run.shard.resident is not None
         self._enter(ShardState.CONNECTING, f"asks {run.shard.resident.address} for it, stage at {body['endpoint']}")
         limit = run.plan.phase_seconds("connecting") + run.plan.phase_seconds("loading")
@@ -172,7 +180,7 @@ class Stage:
         result, release = result_of(answer.body), release_of(answer.body)
         assert result is not None  # it was compared
         said = release.exact if self._run.plan.profile.exact_build else release.words
-        wanted = self._place.release
+        wanted = self._site.place.release
         if wanted and wanted not in release.words:
             self._refuse(_other_release(self._subject, wanted, release.words))
         words = f"LOADED is as planned, its result bound {result} B is the derived one; release {said}"
@@ -209,7 +217,7 @@ class Stage:
         if silent:
             named = [shard for shard in plan.shards if shard.rank in silent]
             self._refuse(_sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
-        before = await self._journal()
+        before = await self._site.journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         try:
             done = await self._door.complete(ring, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
@@ -217,7 +225,7 @@ class Stage:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
             self._refuse(_unanswered(self._subject, words))
         words = f"canary answered in {time.monotonic() - began:.3f} s"
-        after = await self._journal()
+        after = await self._site.journal()
         if after.files is not None and before.files is not None:
             words += f"; {done.tokens} tokens grew this host's p4 journal by {after.files - before.files} files"
         canary = Canary(True, done.seconds, at, words)
@@ -229,21 +237,36 @@ class Stage:
 
     async def _watch(self) -> None:
         """Show what INSPECT says, and unload a head that drains once it is not busy."""
+        is_head = self._run.shard.role == HEAD
         pause = self._pace.unload_again
         while True:
-            look = await self._outlook.next()
-            node = look.snapshot.node(self.key[0])
-            if node is not None and node.generation == self.key[1]:
+            node = await self._next_seen()
+            if node is not None:
                 self._show(node)
-            if self._run.shard.role == HEAD and self._bridge.is_gate:
+            if is_head and self._bridge.is_gate:
                 await self._gate()
-            if self._run.shard.role == HEAD and self._run.is_draining():
-                if await self._try_unload():
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self._pace.unload_slowest)
-            else:
+            if not (is_head and self._run.is_draining()):
                 pause = self._pace.unload_again
+                continue
+            if await self._try_unload():
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._pace.unload_slowest)
+
+    async def _next_seen(self) -> NodeSeen | None:
+        """The node at the next look; None when there is none of it, or when a drain began or ended meanwhile."""
+        was_draining = self._run.is_draining()
+        (self._places.moving.add if was_draining else self._places.moving.discard)(self.key)
+        look = asyncio.ensure_future(self._outlook.next())
+        try:
+            while not look.done():
+                await asyncio.wait({look}, timeout=self._pace.notice)
+                if self._run.is_draining() != was_draining:
+                    return None
+        finally:
+            look.cancel()
+        node = look.result().snapshot.node(self.key[0])
+        return node if node is not None and node.generation == self.key[1] else None
 
     async def _gate(self) -> None:
         """Admission follows the drain: closed while it runs, open again when it was given up."""
@@ -256,7 +279,7 @@ class Stage:
 
     async def _try_unload(self) -> bool:
         """Ask once. p4 unloads what is not busy, and says what is open of what is: there is no other count of it."""
-        answer = await unload_once(self._door, self._places, self._outlook, self.key, self._pace)
+        answer = await unload_once(self._site, self.key)
         if isinstance(answer, str):
             self._measure(words=f"its unload was not answered: {answer}")
             return False
@@ -322,18 +345,18 @@ def key_of(shard: Shard) -> tuple[str, int]:
     return shard.resident.name, int(shard.resident.generation)
 
 
-async def unload_once(door: Door, places: Places, outlook: Outlook, key: tuple[str, int], pace: P4Pace) -> Answer | str:
+async def unload_once(site: Site, key: tuple[str, int]) -> Answer | str:
     """One UNLOAD: its answer, or in words why there is none. While it is open nobody takes the node for lost."""
-    places.unloading.add(key)
+    site.places.unloading.add(key)
     try:
-        answer = await door.unload(*key, pace.unload)
+        answer = await site.door.unload(*key, site.pace.unload)
     except OSError as error:
         return str(error) or type(error).__name__
     finally:
-        places.unloading.discard(key)
-        outlook.hurry()
+        site.places.unloading.discard(key)
+        site.outlook.hurry()
     if answer.is_absent:
-        places.unloaded[key] = "unloaded it" if answer.status == "succeeded" else "has no such node"
+        site.places.unloaded[key] = "unloaded it" if answer.status == "succeeded" else "has no such node"
     return answer
 
 

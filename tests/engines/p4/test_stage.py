@@ -28,7 +28,7 @@ from backend.engines.p4.stage import P4Pace
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
 
 SECONDS = 20.0
-PACE = P4Pace(inspect=0.02, soon=0.0, slack=0.2, session=0.05, canary=0.1, unload=1.0, unload_again=0.01)
+PACE = P4Pace(inspect=0.02, rest=0.02, soon=0.0, slack=0.2, session=0.05, canary=0.1, unload=1.0, unload_again=0.01)
 
 
 class StandInDoor:
@@ -307,6 +307,7 @@ async def test_a_stage_is_gone_when_inspect_says_so_twice_and_never_by_silence(t
     stage = Followed(tmp_path, 1)
     stage.door.put("step37-1/1")
     gone = asyncio.ensure_future(stage.driver.until_gone(stage.run(adopted=True)))
+    await stage.until("two looks", lambda: stage.door.looks > 2)
     stage.door.silence = TimeoutError("nothing")
     await asyncio.sleep(0.1)
     assert not gone.done()
