@@ -122,7 +122,9 @@ class P4:
     async def _look(self, within: float | None = None) -> Snapshot:
         """A look that is not older than ``within`` seconds. Raises EngineMissing with what stands in its way."""
         last = self._outlook.last
-        if last is not None and time.monotonic() - last.asked < (self._pace.inspect if within is None else within):
+        if within is None:
+            within = min(self._every(), self._pace.watched)
+        if last is not None and time.monotonic() - last.asked < within:
             return last.snapshot
         try:
             async with asyncio.timeout(FACTS_SECONDS):

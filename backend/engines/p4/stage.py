@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.entities import Canary, Shard
-from backend.contract.findings import Finding, refuse
+from backend.contract.findings import Finding
 from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
@@ -24,6 +24,7 @@ from backend.engines.p4.loaded import judge_loaded, read_census, release_of, res
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import record_of, ring_of
+from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.snapshot import NodeSeen
 from backend.planning.engines.p4 import HEAD
@@ -37,11 +38,14 @@ _CENSUS = "census of UNLOAD"
 
 
 class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals and deadlines in seconds. Looks come at the pace of ``inspect`` while something is under way, of
-    ``rest`` while nothing is, and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
+    """Intervals and deadlines, all in seconds.
+
+    Looks come at the pace of ``inspect`` while something is under way, of ``watched`` while nothing is and a console
+    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
     """
 
     inspect: float = 2.0
+    watched: float = 5.0
     rest: float = 10.0
     soon: float = 0.2
     notice: float = 0.5
@@ -173,7 +177,7 @@ class Stage:
         """LOADED, field by field. Raises StageOver."""
         planned = self._planned()
         if not answer.is_loaded:
-            self._refuse(_refused(self._subject, answer))
+            self._refuse(load_refused(self._subject, answer))
         finding = judge_loaded(self._run.plan, planned, answer.body)
         if finding is not None:
             self._refuse(finding)
@@ -182,7 +186,7 @@ class Stage:
         said = release.exact if self._run.plan.profile.exact_build else release.words
         wanted = self._site.place.release
         if wanted and wanted not in release.words:
-            self._refuse(_other_release(self._subject, wanted, release.words))
+            self._refuse(other_release(self._subject, wanted, release.words))
         words = f"LOADED is as planned, its result bound {result} B is the derived one; release {said}"
         self._see(Confirmed(said, result, words))
 
@@ -196,7 +200,9 @@ class Stage:
             if node.lifecycle_state == "loaded":
                 return
             if node.lifecycle_state == "failed":
-                self._refuse(_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node_words(node)}")))
+                self._refuse(
+                    load_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node_words(node)}"))
+                )
 
     # The ring
 
@@ -216,14 +222,14 @@ class Stage:
                 self._enter(ShardState.WARMING, f"no session on rank {ranks} yet; asked again")
         if silent:
             named = [shard for shard in plan.shards if shard.rank in silent]
-            self._refuse(_sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
+            self._refuse(sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
         before = await self._site.journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         try:
             done = await self._door.complete(ring, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
         except OSError as error:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
-            self._refuse(_unanswered(self._subject, words))
+            self._refuse(unanswered(self._subject, words))
         words = f"canary answered in {time.monotonic() - began:.3f} s"
         after = await self._site.journal()
         if after.files is not None and before.files is not None:
@@ -365,53 +371,3 @@ def ring_endpoint(run: Run) -> str:
     name, generation = key_of(run.shard)
     address = run.shard.resident.address if run.shard.resident is not None else ""
     return f"{address}/{name}@{generation}"
-
-
-_REMEDIES = (
-    ("journal is required", "Start the p4 agent with P4_EVENT_OUTBOUND_JOURNAL_DIR set to a folder of its own."),
-    ("already exists", "Somebody else loaded a node of this name. Unload that one, or load another replica."),
-    ("physical result mismatch", "Give READY's numbers as the model's geometry in the catalog, and plan again."),
-    ("resource profile", "Lower n_batch or n_ubatch, or raise store in the profile, and plan again."),
-    ("HELLO omits", "The stage binary is older than its agent. Put one release of both on every host."),
-    ("capacity exhausted", "The p4 agent's journal is full. Have it moved aside, and start the agent clean."),
-)
-
-
-def _refused(subject: str, answer: Answer) -> Finding:
-    remedy = next((words for sign, words in _REMEDIES if sign in answer.error), "")
-    remedy = remedy or "Read the p4 agent's own log; it keeps a stage's with P4_STAGED_LLAMA_INHERIT_STDERR set."
-    return refuse("load.refused", subject, expected="LOADED", found=f"p4 said {answer.words}", remedy=remedy)
-
-
-def _other_release(subject: str, wanted: str, found: str) -> Finding:
-    return refuse(
-        "release.differs",
-        subject,
-        expected=f"{wanted}, from release of [engines.p4] in agent.toml",
-        found=f"{found} in LOADED",
-        remedy="The stage binary is not what agent.toml says. Install one release of agent and stage on every host.",
-    )
-
-
-def _sessionless(subject: str, silent: list[PlannedShard], addresses: list[str], limit: float) -> Finding:
-    named = ", ".join(
-        f"rank {shard.rank} on {shard.host} at {address}" for shard, address in zip(silent, addresses, strict=True)
-    )
-    return refuse(
-        "session.silent",
-        subject,
-        expected=f"a session on every stage within {limit:g} s",
-        found=f"nothing from {named}",
-        remedy="p4 says nothing when an address leads nowhere. Check that its agent advertises this address and that "
-        "the head's agent reaches it.",
-    )
-
-
-def _unanswered(subject: str, words: str) -> Finding:
-    return refuse(
-        "canary.failed",
-        subject,
-        expected="a canary that crosses every stage and is released",
-        found=words,
-        remedy="The stages are loaded and do not serve together. Read the logs of the p4 agents of this ring.",
-    )
