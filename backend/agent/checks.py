@@ -62,7 +62,8 @@ async def check_plan(
         )
     findings += unsound(plan)
     for shard in plan.on_host(host):
-        findings += _check_ports(shard, plan, entities)
+        is_local = shard.rank == 0 or isinstance(driver, AskingDriver)
+        findings += _check_ports(shard, plan, entities, "127.0.0.1" if is_local else shard.advertise)
         try:
             findings += _check_launch(shard, plan, driver)
             findings += await driver.check(shard, plan, facts)
@@ -104,7 +105,7 @@ def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Findi
     return []
 
 
-def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Finding]:
+def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities, address: str) -> list[Finding]:
     ours = {
         port
         for reservation in entities.reservations.values()
@@ -114,7 +115,6 @@ def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Fi
     taken = {port: holder for port, holder in taken_ports(entities).items() if port not in ours}
     findings = []
     for port in shard.ports:
-        address = "127.0.0.1" if shard.rank == 0 else shard.advertise
         found = taken.get(port) or can_bind(address, port)
         if found is not None:
             findings.append(
