@@ -23,7 +23,7 @@ from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
 from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
-from backend.engines.p4.outlook import Outlook
+from backend.engines.p4.outlook import Look, Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
 from backend.engines.p4.seen import devices_of
@@ -205,8 +205,7 @@ class P4:
         """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
         key = key_of(run.shard)
         missing, was_there = 0, False
-        while True:
-            look = await self._outlook.next()
+        while (look := await self._next(key)) is not None:
             node = look.snapshot.node(key[0])
             is_there = node is not None and node.generation == key[1]
             if is_there or key in self._places.asked or key in self._places.unloading:
@@ -218,11 +217,24 @@ class P4:
             if missing > 1:
                 return f"{self._place.advertise} {_lost_words(node, was_there=was_there)}"
             self._outlook.hurry()
+        return f"{self._place.advertise} was never asked for it"
+
+    async def _next(self, key: tuple[str, int]) -> Look | None:
+        """The next look; None for a load that never left, which a silent agent must not keep open."""
+        look = asyncio.ensure_future(self._outlook.next())
+        try:
+            while not look.done():
+                await asyncio.wait({look}, timeout=self._pace.notice)
+                if key in self._places.unsent:
+                    return None
+            return look.result()
+        finally:
+            look.cancel()
 
     async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
         """Ask for the unload until nothing is there; each new reason against it is told once."""
         pause, told = self._pace.unload_again, ""
-        while True:
+        while key_of(run.shard) not in self._places.unsent:
             answer = await unload_once(self._site, key_of(run.shard))
             if isinstance(answer, str):
                 words = f"its unload was not answered ({answer}); asked again"

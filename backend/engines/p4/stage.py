@@ -18,7 +18,7 @@ from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge, Word
-from backend.engines.p4.door import Answer, Door
+from backend.engines.p4.door import Answer, Door, NothingSent
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.outlook import Outlook
@@ -66,6 +66,8 @@ class Places:
         self.unloaded: dict[tuple[str, int], str] = {}
         self.moving: set[tuple[str, int]] = set()
         """Stages that are not at rest: they load, or drain."""
+        self.unsent: set[tuple[str, int]] = set()
+        """Loads that never left this host: nothing has to prove that nothing is there."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,11 @@ class Stage:
         try:
             answer = await self._heard(
                 asyncio.ensure_future(self._door.load(planned, run.plan, body, limit + self._pace.slack))
+            )
+        except NothingSent as error:
+            self._places.unsent.add(self.key)
+            self._refuse(
+                load_refused(self._subject, Answer("rejected", "absent", f"nothing, as it was not asked: {error}"))
             )
         except OSError as error:
             answer = None

@@ -19,7 +19,7 @@ from backend.contract.states import ShardState
 from backend.contract.words import HostId, OpId, UnixMs
 from backend.engines.driver import CanarySeen, Completion, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.adoption import adoptable, adopted
-from backend.engines.p4.door import Answer
+from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad
@@ -28,7 +28,18 @@ from backend.engines.p4.stage import P4Pace
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
 
 SECONDS = 20.0
-PACE = P4Pace(inspect=0.02, rest=0.02, soon=0.0, slack=0.2, session=0.05, canary=0.1, unload=1.0, unload_again=0.01)
+PACE = P4Pace(
+    inspect=0.02,
+    watched=0.02,
+    rest=0.02,
+    notice=0.05,
+    soon=0.0,
+    slack=0.2,
+    session=0.05,
+    canary=0.1,
+    unload=1.0,
+    unload_again=0.01,
+)
 
 
 class StandInDoor:
@@ -377,3 +388,20 @@ def test_what_a_record_places_is_adopted_and_all_else_stays_foreign() -> None:
     assert (one.replica, one.role, other.role) == ("a-model-with-odd-7", "head", "tail")
     assert one.replica == other.replica
     assert load.plan.digest == again.plan.digest, "or the hosts would keep two plans of one generation"
+
+
+async def test_a_load_that_never_left_needs_no_proof_of_a_silent_agent(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+
+    async def unsent() -> Answer:
+        raise NothingSent("127.0.0.1:1 does not answer: Connection refused")
+
+    stage.door.loading = unsent
+    stage.door.silence = NothingSent("Connection refused")
+    gone = asyncio.ensure_future(stage.driver.until_gone(stage.run()))
+    await stage.follow(lambda: stage.of(Unfit))
+    assert "it was not asked" in stage.of(Unfit)[0].finding.found
+    async with asyncio.timeout(SECONDS):
+        assert "was never asked for it" in await gone
+        await stage.driver.unload(stage.run(adopted=True), stage.door.said.append)
+    assert stage.door.said == ["LOAD step37-1/1"], "and nothing is unloaded"
