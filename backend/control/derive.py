@@ -74,6 +74,7 @@ def derive_replica(
     a rank is stopping or was stopped                                        stopping
     a drain is open                                                          draining
     a rank is missing, unreachable or lost; no load of it is open            recovering
+    every rank of one that somebody else loaded; no prompt of ours crossed   recovering
     every rank ready and a canary has crossed them all                       ready
     otherwise                                                                loading
     ======================================================================  ============
