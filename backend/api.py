@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -16,6 +17,7 @@ from backend.contract.entities import (
     ProcessIdentity,
     Reservation,
     Shard,
+    TakenOver,
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
@@ -63,6 +65,7 @@ from backend.control.adoption_document import (
     AdoptionDocument,
     AdoptionUnreadable,
     Decision,
+    ForeignFound,
     HeldBack,
     ReplicaFound,
     Stoppable,
@@ -79,6 +82,7 @@ from backend.control.contexts import (
     load_contexts,
     who_asks,
 )
+from backend.control.foreign_adopting import foreign_of
 from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
@@ -100,16 +104,20 @@ from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
+from backend.control.reported_cuts import ReportedBound, reported_bound
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AnyRequest,
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -125,6 +133,7 @@ from backend.control.requests import (
     StartUnload,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.views import (
     Acknowledgement,
@@ -146,6 +155,7 @@ from backend.planning.catalog import CatalogError
 __all__ = [
     "AcknowledgeDrift",
     "Acknowledgement",
+    "AdoptForeignRequest",
     "AdoptionDocument",
     "AdoptionUnreadable",
     "AgentAddress",
@@ -162,6 +172,8 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Cordon",
+    "CordonRequest",
     "Decision",
     "DeviceFacts",
     "Drain",
@@ -173,6 +185,7 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "ForeignFound",
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
@@ -212,6 +225,7 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanForeign",
     "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
@@ -229,6 +243,7 @@ __all__ = [
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
+    "ReportedBound",
     "Request",
     "Reservation",
     "ResidentFacts",
@@ -249,12 +264,15 @@ __all__ = [
     "Stoppable",
     "SubmitRefused",
     "TakeSnapshot",
+    "TakenOver",
     "Target",
     "Term",
     "TestRequest",
+    "UncordonRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",
+    "foreign_of",
     "guards_on_paper",
     "holds_in",
     "home_folder",
@@ -274,6 +292,7 @@ __all__ = [
     "read_plan",
     "record_fleet",
     "rehearse_file",
+    "reported_bound",
     "run_operation",
     "shard_state",
     "short_digest",

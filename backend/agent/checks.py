@@ -8,6 +8,7 @@ from backend.agent.core.capacity import taken_ports
 from backend.agent.model_files import resolve_model
 from backend.agent.ports import can_bind
 from backend.agent.soundness import guessed, unsound
+from backend.contract.cordons import cordon_remedy
 from backend.contract.entities import Entities
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan, PlannedShard
@@ -45,6 +46,16 @@ async def check_plan(
                 expected="an agent that takes loads",
                 found=facts.refuses_loads,
                 remedy="Change what it names on the host, then load again.",
+            )
+        )
+    if entities.cordon is not None:
+        findings.append(
+            refuse(
+                "host.cordoned",
+                host,
+                expected="a host that takes new shards",
+                found=entities.cordon.words,
+                remedy=cordon_remedy(host),
             )
         )
     driver = drivers.get(plan.engine)

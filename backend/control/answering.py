@@ -7,8 +7,10 @@ from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
+from backend.control.cordon_answers import cordon_host
 from backend.control.drift_answers import acknowledge_drift, reopen_drift
 from backend.control.exit_codes import DONE, UNREACHABLE
+from backend.control.foreign_adopting import adopt_foreign, plan_foreign
 from backend.control.keeper_answers import claim_keeping, hold_subject, resign_keeping, resume_subject
 from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.plan_answers import PlanAnswers
@@ -17,14 +19,17 @@ from backend.control.reach import Reach
 from backend.control.reloads import Reloads
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
     ClaimKeeping,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -42,6 +47,7 @@ from backend.control.requests import (
     StopShard,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.starting import Starting
 from backend.control.views import Answer
@@ -82,6 +88,11 @@ class Answering:
                     words = await self._starting.drain(op_id, request)
                 case StartAdopt():
                     words = await self._starting.adopt(op_id, request)
+                case PlanForeign():
+                    floor = self._plans.highest_planned()
+                    return await plan_foreign(self._reach, self.catalog, op_id, request, floor)
+                case AdoptForeignRequest():
+                    words = await adopt_foreign(self._asking, self._who, op_id, request)
                 case ResumeOperation():
                     self._starting.follow(await self._ownerless.resume(request.operation))
                     words = request.operation
@@ -102,6 +113,8 @@ class Answering:
                     words = await hold_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
                 case ResumeSubject():
                     words = await resume_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
+                case CordonRequest() | UncordonRequest():
+                    words = await cordon_host(self._asking, self._who, op_id, request)
                 case ClaimKeeping():
                     return await claim_keeping(self._asking.why_not, self._reach.state, op_id, request)
                 case ResignKeeping():

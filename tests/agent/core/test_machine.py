@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from backend.agent.core.state import Adopted, Spawn, Spawned, SpawnFailed, StopEngine, Stuck
+from backend.contract.commands import CordonHost, UncordonHost
 from backend.contract.entities import ProcessIdentity, Resident, fold
 from backend.contract.plans import Plan
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import LoadGeneration, NodeGeneration, NodeId
+from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId
 from backend.engines.driver import Confirmed, PeerLost, PhaseSeen, Published, Unloaded
 from tests.agent.core.world import World
 from tests.factories import GENERATION, make_plan
@@ -40,6 +41,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert recorded is not None, "spawned before its intent was durable"
             assert recorded.load_generation == spawn.generation
             assert not any(node == spawn.node_id for node, _ in self.running), "a second owner of one slot"
+            assert self.world.durable.cordon is None, "a new shard on a cordoned host"
             self.starting.add(key)
         for stop in self.world.take(StopEngine):
             key = (stop.node_id, stop.generation)
@@ -60,6 +62,16 @@ class CoreMachine(RuleBasedStateMachine):
     def _op(self) -> str:
         self.ops += 1
         return f"op{self.ops}"
+
+    @rule(seconds=st.none() | st.floats(1.0, 200.0))
+    def cordon(self, seconds: float | None) -> None:
+        self.world.command(CordonHost(op_id=OpId(self._op()), by="alice", why="fan", seconds=seconds))
+        self._settle()
+
+    @rule()
+    def uncordon(self) -> None:
+        self.world.command(UncordonHost(op_id=OpId(self._op()), by="bob"))
+        self._settle()
 
     @rule(slot=st.sampled_from(["tiny-1", "tiny-2", "tiny-3"]), stale=st.booleans())
     def reserve_and_load(self, slot: str, stale: bool) -> None:
