@@ -28,6 +28,9 @@ ELSEWHERE = {
     "resident.journal": "tests/refusals/test_p4_drifts: a p4 agent without a journal",
     "resident.loopback": "tests/refusals/test_p4_drifts: a p4 agent that advertises loopback",
     "resident.name": "tests/refusals/test_p4_drifts: a node of that name, loaded by somebody else",
+    "resident.restart": "tests/planning/test_resident_guards: a p4 agent that its journal would not let start again",
+    "resident.slots": "tests/planning/test_resident_guards: a p4 agent with few connection slots left",
+    "resident.untold": "tests/planning/test_resident_guards: a bridge that nobody tells",
     "resident.same": "tests/planning/test_resident_guards: two p4 agents under one address",
     "placement.differs": "tests/engines: an engine's log, read after a load that printed no plan",
 }
