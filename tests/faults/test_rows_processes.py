@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ import psutil
 import pytest
 
 from backend.agent import cgroup
+from backend.agent.core.health import FLAPPING_FAILURES
+from backend.contract.entities import Shard
 from backend.contract.words import LoadGeneration
 from tests.e2e.fleet import until
 from tests.factories import GENERATION
@@ -212,6 +215,47 @@ async def test_e07_engine_killed_by_signal_nine(fleet: FaultFleet) -> None:
         await assert_quiet(fleet)
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(150)
+@pytest.mark.faults("an engine dies three times in ten minutes: its slot takes no load until a person has unloaded it")
+async def test_e07_quarantine_after_three_deaths(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    asker = Asker(fleet)
+    async with running(asker):
+        for number in range(FLAPPING_FAILURES):
+            pid = await load_worker(fleet, asker, GENERATION + number)
+            os.kill(pid, signal.SIGKILL)
+            ended = functools.partial(_ended, asker, GENERATION + number)
+            await eventually("its end, and the proof that nothing is held", ended)
+        (quarantined,) = [r for r in asker.records.values() if r.kind == "quarantined"]
+        assert (quarantined.level, quarantined.node_id) == ("alarm", WORKER)
+        report = await report_of(fleet)
+        assert (WORKER, True) in {(f.node_id, f.is_quarantined) for f in report.entities.failing.values()}
+        last = worker_plan(fleet, GENERATION + FLAPPING_FAILURES)
+        refused = await asker.ask(reserve(last, "early"))
+        assert refused.status == "rejected"
+        assert f"{WORKER} is quarantined" in refused.first_error
+        assert "signal 9" in refused.first_error
+        fleet.kill_agent("host-a")
+        fleet.start_armed("host-a", "")
+        again = await asker.ask(reserve(last, "after a restart"))
+        assert "is quarantined" in again.first_error, "a restart of the agent cleared it"
+        await assert_quiet(fleet)
+        assert not fleet.engine_pids()
+        dead = worker_plan(fleet, GENERATION + FLAPPING_FAILURES - 1)
+        assert (await asker.ask(unload(dead, "clear"))).status == "succeeded"
+        assert (await asker.ask(reserve(last, "late"))).status == "succeeded"
+        await assert_quiet(fleet)
+
+
+def _ended(asker: Asker, generation: int) -> bool | None:
+    """The death of this generation is recorded, and each of its holds has its proof."""
+    exits = [r for r in asker.records.values() if r.kind == "exited" and r.change and r.change.shard]
+    proven = [r for r in asker.records.values() if r.kind == "proven gone"]
+    dead = {r.change.shard.load_generation for r in exits if r.change and r.change.shard}
+    return (generation in dead and len(proven) >= 2 * len(exits)) or None
+
+
 FORKING = """#!/bin/sh
 case "$1" in
 --version|--list-devices|--help|-h) exec {real} "$@";;
@@ -293,6 +337,16 @@ def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
 
 
+async def ended(fleet: FaultFleet) -> Shard:
+    """The worker once its end is durable: a report that is cut before tells what was known before."""
+    async with asyncio.timeout(30):
+        while True:
+            shard = (await report_of(fleet)).entities.shards[WORKER]
+            if shard.state in ("stopped", "failed"):
+                return shard
+            await asyncio.sleep(0.05)
+
+
 def _process_with_pid(pid: int) -> subprocess.Popen[bytes]:
     """A process that has just this pid."""
     for _ in range(200):
@@ -321,8 +375,7 @@ async def test_e10_pid_reused_injected(fleet: FaultFleet) -> None:
             await eventually("the engine's end", lambda: not psutil.pid_exists(pid))
             _change_spawn_record(fleet, pid=stranger.pid)
             fleet.start_armed("host-a", "")
-            shard = (await report_of(fleet)).entities.shards[WORKER]
-            assert shard.state == "failed"
+            assert (await ended(fleet)).state == "failed"
             await asker.ask(unload(plan, "u10"))
             assert stranger.poll() is None, "a stranger was signalled"
             await assert_quiet(fleet)
@@ -346,8 +399,7 @@ async def test_e11_host_reboot_injected(fleet: FaultFleet) -> None:
         fleet.kill_agent("host-a")
         _change_spawn_record(fleet, boot_id="00000000-0000-0000-0000-000000000000")
         fleet.start_armed("host-a", "")
-        shard = (await report_of(fleet)).entities.shards[WORKER]
-        assert shard.state == "failed"
+        assert (await ended(fleet)).state == "failed"
         assert [r.kind for r in await journal_of(fleet) if r.kind == "adopted"] == []
         assert fleet.engine_pids() == {pid}, "a process of this boot was signalled for a record of another"
         await assert_quiet(fleet)
