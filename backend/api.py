@@ -47,6 +47,8 @@ from backend.contract.reports import (
     LinkSeen,
     Measurement,
     Presence,
+    ResidentFacts,
+    ResidentNode,
 )
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
@@ -248,6 +250,8 @@ __all__ = [
     "ReportedBound",
     "Request",
     "Reservation",
+    "ResidentFacts",
+    "ResidentNode",
     "ResumeOperation",
     "ResumeSubject",
     "RollBackOperation",

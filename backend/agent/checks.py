@@ -13,7 +13,8 @@ from backend.contract.entities import Entities
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import HostFacts
-from backend.engines.driver import Driver, EngineMissing, ModelUnreadable
+from backend.contract.words import HostId
+from backend.engines.driver import AskingDriver, Driver, EngineMissing, ModelUnreadable
 
 
 async def check_plan(
@@ -72,11 +73,12 @@ async def check_plan(
         )
     findings += unsound(plan)
     for shard in plan.on_host(host):
-        findings += _check_ports(shard, plan, entities)
+        is_local = shard.rank == 0 or isinstance(driver, AskingDriver)
+        findings += _check_ports(shard, plan, entities, "127.0.0.1" if is_local else shard.advertise)
         try:
             findings += _check_launch(shard, plan, driver)
             findings += await driver.check(shard, plan, facts)
-            if shard.rank == 0:
+            if shard.rank == _reads_model(plan, driver, host):
                 findings += await _check_model(plan, driver, model_roots, host)
         except EngineMissing as error:
             findings.append(
@@ -87,10 +89,18 @@ async def check_plan(
     return tuple(findings)
 
 
+def _reads_model(plan: Plan, driver: Driver, host: HostId) -> int:
+    """The rank for which this host's file is checked, once: every stage of a chain reads it, of a ring the leader."""
+    return min(shard.rank for shard in plan.on_host(host)) if isinstance(driver, AskingDriver) else 0
+
+
 def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Finding]:
-    """The command line is built and thrown away: what it refuses must not be found out with other ranks running."""
+    """What would start it is built and thrown away: what that refuses must not be found out with other ranks up."""
     try:
-        driver.launch(shard, plan, Path(plan.model_path))
+        if isinstance(driver, AskingDriver):
+            driver.residence(shard, plan)
+        else:
+            driver.launch(shard, plan, Path(plan.model_path))
     except EngineMissing:
         raise
     except ValueError as error:
@@ -106,7 +116,7 @@ def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Findi
     return []
 
 
-def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Finding]:
+def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities, address: str) -> list[Finding]:
     ours = {
         port
         for reservation in entities.reservations.values()
@@ -116,7 +126,6 @@ def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Fi
     taken = {port: holder for port, holder in taken_ports(entities).items() if port not in ours}
     findings = []
     for port in shard.ports:
-        address = "127.0.0.1" if shard.rank == 0 else shard.advertise
         found = taken.get(port) or can_bind(address, port)
         if found is not None:
             findings.append(

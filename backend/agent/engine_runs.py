@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from backend.agent import cgroup, devices, engine_logs, foreign_runs, proofs, supervisor
 from backend.agent.core.state import (
     Adopted,
@@ -30,9 +32,10 @@ from backend.agent.descriptors import once_there_are
 from backend.agent.model_files import resolve_model
 from backend.agent.process_identity import SeenProcess, group_members, process_tree
 from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
-from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Shard, hold_key
+from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Resident, Shard, hold_key
+from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import Driver, Run, Seen
+from backend.engines.driver import AskingDriver, Driver, Run, Seen, SpawningDriver
 from backend.engines.taken_over import STOP_STEPS, follow_taken_over
 from backend.failpoints import failpoint
 
@@ -43,7 +46,7 @@ Key = tuple[NodeId, LoadGeneration]
 
 
 class EngineRuns:
-    """The processes of this host, one set of tasks per shard and generation."""
+    """The shards of this host, one set of tasks per shard and generation."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class EngineRuns:
         find: Callable[[NodeId], tuple[Shard, LoadRecord] | None],
         may_canary: Callable[[Shard], bool],
         is_watched: Callable[[], bool],
+        is_draining: Callable[[Shard], bool] = lambda shard: False,
     ) -> None:
         self.folder = folder
         self.drivers = drivers
@@ -61,6 +65,7 @@ class EngineRuns:
         self._dispatch = dispatch
         self._find = find
         self._may_canary = may_canary
+        self._is_draining = is_draining
         self._is_watched = is_watched
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
@@ -87,12 +92,15 @@ class EngineRuns:
         if key in self._ended:
             return
         found = self._find(effect.node_id)
-        if found is None or found[0].identity is None:
+        if found is None or not found[0].is_begun:
             return
         self._ended[key] = asyncio.Event()
-        if found[0].taken_over is not None:
-            self._trees[key] = foreign_runs.Tree(found[0].identity)
-        self._start(self._watch(key, found[0]))
+        if found[0].resident is not None:
+            self._start(self._watch_resident(key, *found))
+        else:
+            if found[0].taken_over is not None and found[0].identity is not None:
+                self._trees[key] = foreign_runs.Tree(found[0].identity)
+            self._start(self._watch(key, found[0]))
         self._drives[key] = self._start(self._drive(found[0], found[1], adopted=effect.adopted))
 
     def stop(self, effect: StopEngine) -> None:
@@ -111,12 +119,18 @@ class EngineRuns:
     def resume(self, shard: Shard) -> None:
         """After a restart: find what became of a shard that the journal says was live."""
         failpoint("runs.before_resume")
+        node, generation = shard.node_id, shard.load_generation
         if shard.taken_over is not None and shard.identity is not None:
             self._dispatch(foreign_runs.found_again(shard, shard.identity))
             return
+        if isinstance(self.drivers.get(shard.engine), AskingDriver):
+            # It is named before anything is asked: without a name nothing was. What became of it, its drive asks.
+            words = "the agent restarted before the load was asked for; nothing runs"
+            named = shard.resident
+            self._dispatch(SpawnFailed(node, generation, words) if named is None else Adopted(node, generation, named))
+            return
         folder = self.run_folder(shard.node_id, shard.load_generation)
         nonce = shard.identity.nonce if shard.identity else None
-        node, generation = shard.node_id, shard.load_generation
         try:
             found = supervisor.adopt(folder, nonce)
         except RunUnreadable as error:
@@ -144,6 +158,7 @@ class EngineRuns:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(driver.leave() for driver in self.drivers.values() if isinstance(driver, AskingDriver)))
 
     def log_tail(self, folder: Path) -> tuple[str, ...]:
         """The last lines that an engine wrote."""
@@ -175,23 +190,32 @@ class EngineRuns:
             return
         shard, record = found
         planned = next(s for s in record.plan.shards if s.node_id == shard.node_id)
+        driver = self.drivers[shard.engine]
+        who: ProcessIdentity | Resident
         try:
-            # A worker is sent its weights; only the leader opens the file.
-            is_leader = shard.role == "leader"
-            model = resolve_model(record.plan.model_path, self._model_roots) if is_leader else Path()
-            driver = self.drivers[shard.engine]
-            against = await driver.check_workers(record.plan) if is_leader else ()
-            if against:
-                words = " ".join(finding.words for finding in against)
-                self._dispatch(SpawnFailed(effect.node_id, effect.generation, words))
-                return
-            launch = driver.launch(planned, record.plan, model)
-            folder = self.run_folder(shard.node_id, shard.load_generation)
-            identity = await supervisor.spawn(folder, effect.nonce, launch.argv, launch.env)
+            if isinstance(driver, AskingDriver):
+                resolve_model(record.plan.model_path, self._model_roots)
+                who = driver.residence(planned, record.plan)
+            else:
+                who = await self._spawn_process(driver, planned, record.plan, effect.nonce)
         except (ValueError, supervisor.SpawnFailed) as error:
             self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
         else:
-            self._dispatch(Spawned(effect.node_id, effect.generation, identity))
+            self._dispatch(Spawned(effect.node_id, effect.generation, who))
+
+    async def _spawn_process(
+        self, driver: SpawningDriver, planned: PlannedShard, plan: Plan, nonce: str
+    ) -> ProcessIdentity:
+        """Start the process of a shard. Raises ValueError and SpawnFailed, with nothing left running."""
+        # A worker is sent its weights; only the leader opens the file.
+        is_leader = planned.role == "leader"
+        model = resolve_model(plan.model_path, self._model_roots) if is_leader else Path()
+        against = await driver.check_workers(plan) if is_leader else ()
+        if against:
+            raise supervisor.SpawnFailed(" ".join(finding.words for finding in against))
+        launch = driver.launch(planned, plan, model)
+        folder = self.run_folder(planned.node_id, planned.node_generation)
+        return await supervisor.spawn(folder, nonce, launch.argv, launch.env)
 
     async def _watch(self, key: Key, shard: Shard) -> None:
         assert shard.identity is not None
@@ -215,27 +239,44 @@ class EngineRuns:
         tail = await once_there_are(lambda: self._log_tail(folder), what) if shard.taken_over is None else ()
         self._dispatch(Ended(*key, code, signal, words, tail))
 
+    async def _watch_resident(self, key: Key, shard: Shard, record: LoadRecord) -> None:
+        """Nobody's child here: its end is what the engine's own agent says."""
+        driver = self.drivers[shard.engine]
+        assert isinstance(driver, AskingDriver)
+        words = await driver.until_gone(self._run(shard, record, adopted=True))
+        drive = self._drives.pop(key, None)
+        if drive is not None:
+            drive.cancel()
+        self._ended[key].set()
+        self._dispatch(Ended(*key, None, None, words, ()))
+
+    def _run(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> Run:
+        return Run(
+            shard=shard,
+            plan=record.plan,
+            pid=shard.identity.pid if shard.identity is not None else 0,
+            log=self.run_folder(shard.node_id, shard.load_generation) / "engine.log",
+            free_memory=lambda: devices.device_free(shard.device),
+            adopted=adopted,
+            may_canary=lambda: self._may_canary(shard),
+            is_watched=self._is_watched,
+            is_draining=lambda: self._is_draining(shard),
+        )
+
     async def _log_tail(self, folder: Path) -> tuple[str, ...]:
         return self.log_tail(folder)
 
     async def _drive(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> None:
-        assert shard.identity is not None
         key = (shard.node_id, shard.load_generation)
 
         def see(seen: Seen) -> None:
             self._dispatch(EngineSaw(*key, seen))
 
-        run = Run(
-            shard=shard,
-            plan=record.plan,
-            pid=shard.identity.pid,
-            log=self.run_folder(*key) / "engine.log",
-            free_memory=lambda: devices.device_free(shard.device),
-            adopted=adopted,
-            may_canary=lambda: self._may_canary(shard),
-            is_watched=self._is_watched,
-        )
+        run = self._run(shard, record, adopted=adopted)
         try:
+            if shard.resident is not None and not adopted:
+                model = resolve_model(record.plan.model_path, self._model_roots)
+                run = msgspec.structs.replace(run, model=model)
             if shard.taken_over is not None:
                 await follow_taken_over(run, see, lambda: time.time_ns() // 1_000_000)
             else:
@@ -246,14 +287,18 @@ class EngineRuns:
 
     async def _stop(self, key: Key) -> None:
         found = self._find(key[0])
-        if found is None or found[0].identity is None:
+        if found is None or not found[0].is_begun:
             return
         shard = found[0]
-        assert shard.identity is not None
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
         failpoint("runs.before_stop")
+        driver = self.drivers.get(shard.engine)
+        if isinstance(driver, AskingDriver) and shard.resident is not None:
+            await driver.unload(self._run(*found, adopted=True), lambda words: self._dispatch(Stuck(*key, words)))
+            return  # its end is seen by the watch
+        assert shard.identity is not None
         try:
             outcome = await once_there_are(lambda: self._stopped(key, shard), f"the stop of {shard.node_id}")
         except RunUnreadable as error:  # every process of it is gone by then; only how it ended cannot be read
@@ -270,8 +315,9 @@ class EngineRuns:
         assert shard.identity is not None
         if shard.taken_over is not None:
             return await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
-        steps = self.drivers[shard.engine].stop_steps(shard.role)
-        return await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+        driver = self.drivers[shard.engine]
+        assert isinstance(driver, SpawningDriver)
+        return await supervisor.stop(shard.identity, self.run_folder(*key), driver.stop_steps(shard.role))
 
     async def _prove(self, hold: Hold) -> None:
         failpoint("runs.before_prove")

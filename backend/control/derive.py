@@ -80,6 +80,7 @@ def derive_replica(
     a drain is open                                                          draining
     a rank is missing, unreachable or lost; no load of it is open            recovering
     the same of the generation ``given_up``: its grace is over               failed
+    every rank of one that somebody else loaded; no prompt of ours crossed   recovering
     every rank ready and a canary has crossed them all                       ready
     its one rank, which no agent started and a person adopted, is ready      ready
     otherwise                                                                loading
@@ -227,6 +228,9 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if absent or waiting or leader is None:
         words = [_phase_words(claim) for claim in waiting]
         return ReplicaState.LOADING, [*words, *absent]
+    if leader.shard.canary is None and ring.plan is not None and not ring.plan.shards:
+        untried = f"no prompt of ours has crossed it yet: ringtop test {leader.shard.replica}"
+        return ReplicaState.RECOVERING, [leader.shard.words, untried]
     if leader.shard.taken_over is not None:
         return ReplicaState.READY, [_adopted_words(leader.shard.taken_over)]
     if leader.shard.canary is None:
@@ -295,11 +299,17 @@ def _ownerless_words(operations: list[OperationView]) -> list[str]:
 
 
 def bound_word(shard: Shard, reported: Buffers | None) -> str:
-    """equal, differs or unknown: weights and KV, each at the resolution that the engine prints (0.01 MiB)."""
-    if not shard.bound.derived or reported is None:
+    """equal, differs or unknown: weights and KV at the resolution that the engine prints (0.01 MiB), the largest result
+    to the byte. What was not derived, or is not reported, is not compared."""
+    bound = shard.bound
+    agree = []
+    if bound.derived and reported is not None:
+        agree += [_print_alike(bound.weights, reported.weights), _print_alike(bound.kv, reported.kv)]
+    if bound.result_derived and shard.reported_result is not None:
+        agree.append(bound.result == shard.reported_result)
+    if not agree:
         return "unknown"
-    same = _print_alike(shard.bound.weights, reported.weights) and _print_alike(shard.bound.kv, reported.kv)
-    return "equal" if same else "differs"
+    return "equal" if all(agree) else "differs"
 
 
 def _print_alike(one: int, other: int) -> bool:

@@ -152,6 +152,7 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
         found += host_cordoned(report)
         now = engine_of(report, saved.engine)
         found += _stale(fact, report, now)
+        found += _moved(fact, report.host, now.resident.address if now and now.resident else "")
         found += generation_not_above(saved, report)
     return tuple(found)
 
@@ -206,6 +207,21 @@ def _stale(fact: Fact, report: HostReport, engine: EngineFacts | None) -> list[F
     ]
 
 
+def _moved(fact: Fact, host: HostId, address: str) -> list[Finding]:
+    """One finding when the engine's own agent advertises another address: to its peers it would be somebody else."""
+    if fact.address == address:
+        return []
+    return [
+        refuse(
+            "address.moved",
+            host,
+            expected=f"{fact.address or 'no agent of the engine'}, when the plan was made",
+            found=address or "no agent of the engine",
+            remedy="What is sent to the old address goes nowhere, and nobody says so. Plan again.",
+        )
+    ]
+
+
 def _bounds(
     engine: EngineRules, profile: Profile, model: ModelFacts | None, seats: tuple[Seat, ...]
 ) -> tuple[Bound, ...]:
@@ -231,5 +247,6 @@ def _facts(fleet: FleetFacts, placement: Placement, engine: str, *, exact_build:
             installed = engine_of(report, engine)
             release = installed.release if installed else "no release"
             flavour = build_of(installed) if installed and exact_build else ""
-            facts.append(Fact(host, report.agent_epoch, report.revision, release, flavour))
+            address = installed.resident.address if installed and installed.resident else ""
+            facts.append(Fact(host, report.agent_epoch, report.revision, release, flavour, address))
     return tuple(facts)

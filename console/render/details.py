@@ -41,6 +41,8 @@ def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[
     ]
     if shard.identity is not None:
         out.append(line(f" process {shard.identity.pid}, started at tick {shard.identity.start_ticks}"))
+    if shard.resident is not None:
+        out.append(line(f" {shard.resident.words}, which its own agent runs"))
     if shard.taken_over is not None:
         out += wrapped(_adopted_words(shard.taken_over, look), width, 1, "state.warn")
     out += _memory_lines(view, shard)
@@ -83,6 +85,17 @@ def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
                 f"   compute {size(view.reported.compute)}",
             )
         )
+    if shard.reported_result is not None:
+        style = "plain" if shard.reported_result == bound.result else "alarm"
+        out.append(
+            line(
+                f" largest result {number(bound.result)}   engine reported ",
+                cell(number(shard.reported_result), style),
+                f"   of at most {number(bound.result_limit)}",
+            )
+        )
+    if shard.reported_release:
+        out.append(line(f" engine said it is {shard.reported_release}"))
     return out + _measured_lines(view)
 
 

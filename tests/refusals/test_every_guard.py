@@ -22,6 +22,16 @@ pytestmark = pytest.mark.refusals
 ELSEWHERE = {
     "load.target": "unrepresentable: the command's type has no node for a target; the core's E_UNKNOWN_NODE is a row",
     "host.unreadable": "tests/engines: a kernel that hides processes from the drive of a shard, injected",
+    "address.moved": "tests/refusals/test_p4_drifts: a p4 agent that advertises another address than it did",
+    "load.refused": "tests/e2e/test_p4_ends: what a p4 agent says no to, and its rollback",
+    "session.silent": "tests/engines/p4/test_stage: a stage that the head's agent does not reach",
+    "resident.journal": "tests/refusals/test_p4_drifts: a p4 agent without a journal",
+    "resident.loopback": "tests/refusals/test_p4_drifts: a p4 agent that advertises loopback",
+    "resident.name": "tests/refusals/test_p4_drifts: a node of that name, loaded by somebody else",
+    "resident.restart": "tests/planning/test_resident_guards: a p4 agent that its journal would not let start again",
+    "resident.slots": "tests/planning/test_resident_guards: a p4 agent with few connection slots left",
+    "resident.untold": "tests/planning/test_resident_guards: a bridge that nobody tells",
+    "resident.same": "tests/planning/test_resident_guards: two p4 agents under one address",
     "placement.differs": "tests/engines: an engine's log, read after a load that printed no plan",
 }
 """Guards that need more than a wrong request, and where they are tried."""
