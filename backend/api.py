@@ -44,11 +44,13 @@ from backend.contract.reports import (
     ForeignProcess,
     HostFacts,
     Illness,
+    JournalGrowth,
     LinkSeen,
     Measurement,
     Presence,
     ResidentFacts,
     ResidentNode,
+    ResidentProcess,
 )
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
@@ -200,6 +202,7 @@ __all__ = [
     "HostState",
     "HostView",
     "Illness",
+    "JournalGrowth",
     "JournalLine",
     "JournalRecord",
     "KeeperLease",
@@ -252,6 +255,7 @@ __all__ = [
     "Reservation",
     "ResidentFacts",
     "ResidentNode",
+    "ResidentProcess",
     "ResumeOperation",
     "ResumeSubject",
     "RollBackOperation",

@@ -13,10 +13,9 @@ from backend.agent.checks import check_plan
 from backend.agent.clock import now
 from backend.agent.connections import Connection
 from backend.agent.core.state import CommandArrived, EngineSaw
-from backend.agent.engine_logs import generations_of, read_log
 from backend.agent.journal import CursorOutcome, JournalDamaged, JournalWriteFailed
+from backend.agent.log_answers import NoEarlierRun, read_shard_log
 from backend.agent.model_files import resolve_model
-from backend.agent.run_folder import RunFolder
 from backend.contract.commands import (
     AdoptForeign,
     AnyCommand,
@@ -263,7 +262,7 @@ class Desk:
         if isinstance(command, TestReplica):
             return await self._test(command)
         if isinstance(command, ReadLog):
-            return self._read_log(command)
+            return await self._read_log(command)
         if isinstance(command, VerifyJournal):
             return _said(await journal_answers.verified(self._agent.journal))
         if isinstance(command, JournalStats):
@@ -307,39 +306,11 @@ class Desk:
             self._agent.dispatch(EngineSaw(shard.node_id, shard.load_generation, seen))
         return _said({"text": answer.text, "seconds": answer.seconds, "tokens": answer.tokens})
 
-    def _read_log(self, command: ReadLog) -> Result:
-        agent = self._agent
-        shard = agent.core.entities.shards.get(command.node_id)
-        generation = command.generation or (shard.load_generation if shard is not None else None)
-        kept = generations_of(agent.runs.folder, command.node_id)
-        if generation is None and not kept:
-            known = ", ".join(sorted(agent.core.entities.shards)) or "none"
-            raise ValueError(f"no shard {command.node_id} on {agent.host}; shards here: {known}")
-        wanted = kept[-1] if generation is None else int(generation)
-        if command.previous:
-            before = [each for each in kept if each < wanted]
-            if not before:
-                words = (
-                    f"{command.node_id} has no run before generation {wanted} on {agent.host}; the last three are kept"
-                )
-                return Result(status="rejected", resource_state="absent", first_error=words)
-            wanted = before[-1]
-        if shard is not None and shard.resident is not None:
-            raise ValueError(
-                f"{command.node_id} is {shard.resident.words}, whose output that agent keeps or throws away. Start it "
-                "with P4_STAGED_LLAMA_INHERIT_STDERR set, and read its own log on the host"
-            )
+    async def _read_log(self, command: ReadLog) -> Result:
         try:
-            piece = read_log(RunFolder(agent.runs.run_folder(command.node_id, wanted)), command.offset, command.limit)
-        except FileNotFoundError:
-            if shard is not None and shard.taken_over is not None and wanted == shard.load_generation:
-                by = shard.taken_over.started_by or "somebody else"
-                words = f"{command.node_id} was started by {by}: what it prints goes where they sent it, not here"
-                raise ValueError(words) from None
-            raise ValueError(f"{command.node_id} of generation {wanted} printed nothing on {agent.host}") from None
-        text = piece.data.decode(errors="replace")
-        said = {"text": text, "offset": piece.offset, "size": piece.size, "skipped": piece.skipped}
-        return _said({**said, "generation": wanted})
+            return _said(await read_shard_log(self._agent, command))
+        except NoEarlierRun as error:
+            return Result(status="rejected", resource_state="absent", first_error=str(error))
 
     async def _refuse_now(
         self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str, host: str = ""

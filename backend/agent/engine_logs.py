@@ -95,6 +95,14 @@ def read_log(run: RunFolder, offset: int, limit: int) -> LogPiece:
     return LogPiece(data, start + len(data), size, max(0, start - asked))
 
 
+def read_file(path: Path, offset: int, limit: int) -> LogPiece:
+    """The same of a file that somebody else writes, rotates and owns. Raises OSError."""
+    size = path.stat().st_size
+    start = max(0, size + offset) if offset < 0 else min(offset, size)
+    data = _piece(path, start, max(0, min(limit, READ_LIMIT)))
+    return LogPiece(data, start + len(data), size)
+
+
 def last_lines(run: RunFolder, lines: int, limit: int) -> tuple[str, ...]:
     """The last lines that an engine printed, of the last ``limit`` bytes; a line in words when there is no log."""
     try:

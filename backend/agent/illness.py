@@ -10,11 +10,14 @@ import msgspec
 
 from backend.agent.core.health import FLAPPING_SECONDS, JOURNAL_DAMAGED
 from backend.contract.entities import Entities
-from backend.contract.reports import EngineFacts, Illness, ResidentFacts
+from backend.contract.reports import EngineFacts, Illness, ResidentFacts, ResidentProcess
 from backend.contract.states import shard_state
 from backend.contract.words import UnixMs
 from backend.planning.guards.residents import SLOTS_CRITICAL, SLOTS_WARN
 
+PASSIVE = "PASSIVE"
+SPINNING_CORES = 0.5
+"""What an idle shard may take: it waits, so that anything near a whole core is a thread that spins."""
 SYNC_WARNS_SECONDS = 1.0
 SYNC_REFUSES_SECONDS = 10.0
 DISK_WARNS_SHARE = 0.05
@@ -228,7 +231,25 @@ def _of_resident(vitals: Vitals, engine: str, resident: ResidentFacts) -> list[I
     if resident.restart:
         size = f"{resident.journal_files} files, {(resident.journal_bytes or 0) >> 20} MiB"
         seen.append(_ill(vitals, f"{engine} restart", f"{resident.restart} ({size})", subject=engine))
-    return seen
+    spinning = [each for each in resident.processes if (each.idle_cores or 0) >= SPINNING_CORES]
+    return seen + [_spinning(vitals, engine, each) for each in spinning]
+
+
+def _spinning(vitals: Vitals, engine: str, stage: ResidentProcess) -> Illness:
+    """A shard that takes whole cores while nothing crosses it: its threads wait actively."""
+    policy = "may not be read" if stage.wait_policy is None else f"is {stage.wait_policy or 'not set'}"
+    if (stage.wait_policy or "").upper() == PASSIVE:
+        remedy = "So something else of it keeps polling: look at its threads (top -H) and its other variables"
+    elif stage.node_id:
+        remedy = f"Take wait_policy = 'active' out of its profile, so that it is {PASSIVE}, and load it again"
+    else:
+        remedy = f'Add ["OMP_WAIT_POLICY", "{PASSIVE}"] to environment in the plan of who loads it, and load it again'
+    words = (
+        f"{stage.node_id or 'a stage'} (pid {stage.pid}) takes {stage.idle_cores:g} cores, {stage.spinning} of "
+        f"{stage.threads} threads spinning, while nothing crosses it: they starve the {engine} agent. OMP_WAIT_POLICY "
+        f"{policy}; {PASSIVE} lets them sleep. {remedy}"
+    )
+    return _ill(vitals, f"{engine} spinning", words, subject=stage.node_id or f"pid {stage.pid}")
 
 
 def _of_shards(entities: Entities) -> list[Illness]:

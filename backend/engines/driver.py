@@ -193,6 +193,9 @@ class AskingDriver(EngineDriver, Protocol):
     async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
         """Have it unloaded, asked again for as long as it takes; ``refused`` hears each new reason why it was not."""
 
+    async def log_file(self) -> Path:
+        """The file on this host that its shards print to. Raises ValueError: why there is none, and what to set."""
+
     async def leave(self) -> None:
         """This agent ends: let go of its agent without taking anything of it along."""
 

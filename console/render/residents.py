@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from backend.api import ResidentFacts, ResidentNode
+from backend.api import JournalGrowth, ResidentFacts, ResidentNode, ResidentProcess
 from console.render.cells import Line, cell, line
-from console.render.values import number, plural, size
+from console.render.values import duration, number, plural, size
 
 SLOTS = 256
 HIGH = 128
+SPINS = 0.5
+"""Cores that an idle stage does not take unless its threads spin."""
 
 
 def resident_lines(resident: ResidentFacts) -> list[Line]:
@@ -30,6 +32,12 @@ def resident_lines(resident: ResidentFacts) -> list[Line]:
             cell(number(resident.hidden), "state.warn" if lost else "plain"),
         ),
     ]
+    if resident.growth is not None:
+        lines += _growth(resident.growth)
+    lines += [_process(process) for process in resident.processes]
+    if resident.stderr:
+        style = "plain" if resident.stderr_file else "state.warn"
+        lines.append(line("  its stages' standard error is ", cell(resident.stderr, style)))
     if resident.words:
         lines.append(line(cell(f"  {resident.words}", "state.warn")))
     lines += [_foreign(node) for node in resident.nodes if not node.is_ours]
@@ -37,6 +45,37 @@ def resident_lines(resident: ResidentFacts) -> list[Line]:
     if ours:
         lines.append(line(f"  {plural(ours, 'node')} of its are shards of this agent"))
     return lines
+
+
+def _growth(growth: JournalGrowth) -> list[Line]:
+    """How its journal grew, which never shrinks: in all, per hour, and per 1000 tokens where any are known."""
+    hourly = "after a minute"
+    if growth.files_per_hour is not None:
+        hourly = f"{number(growth.files_per_hour)} files {size(growth.bytes_per_hour)}"
+    grew = f"{number(growth.files)} files {size(growth.bytes)} in {duration(growth.seconds)}"
+    lines = [line(f"  its journal grew {grew}   per hour {hourly}")]
+    if growth.tokens:
+        per = f"{number(growth.files_per_1000_tokens)} files {size(growth.bytes_per_1000_tokens)}"
+        lines.append(line(f"  per 1000 tokens {per}   by {plural(growth.tokens, 'token')} of our own prompts"))
+    return lines
+
+
+def _process(process: ResidentProcess) -> Line:
+    """One stage's process, and what it takes while nothing crosses it."""
+    if process.idle_cores is None:
+        idle = cell("idle cores ?", "unknown")
+    elif process.idle_cores >= SPINS:
+        idle = cell(f"spins: {process.idle_cores:g} cores idle, {process.spinning} threads", "state.warn")
+    else:
+        idle = cell(f"idle cores {process.idle_cores:g}")
+    policy = "?" if process.wait_policy is None else process.wait_policy or "not set"
+    return line(
+        "  stage ",
+        cell(process.node_id or f"at port {process.port}", "name"),
+        f"  pid {process.pid}  {plural(process.threads, 'thread')}  ",
+        idle,
+        f"  wait policy {policy}",
+    )
 
 
 def _foreign(node: ResidentNode) -> Line:

@@ -19,6 +19,7 @@ from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage
 from backend.engines.p4.door import Door
+from backend.engines.p4.growth import Growth
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
@@ -27,9 +28,12 @@ from backend.engines.p4.outlook import Look, Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
 from backend.engines.p4.seen import devices_of
+from backend.engines.p4.site import P4Pace, Places, Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
-from backend.engines.p4.stage import P4Pace, Places, Site, Stage, StageOver, key_of, ring_endpoint, unload_once
-from backend.engines.p4.surroundings import Lookout
+from backend.engines.p4.stage import Stage, StageOver, ring_endpoint
+from backend.engines.p4.stage_processes import IdleStages
+from backend.engines.p4.stage_words import StderrSeen
+from backend.engines.p4.surroundings import Lookout, Surroundings
 from backend.planning.engines.p4_commands import load_body
 
 CHECK_SECONDS = 0.2
@@ -73,7 +77,11 @@ class P4:
             place=place,
             journal=self._journal,
             bridge=Bridge(place.bridge),
+            growth=Growth(),
+            stderr=self._stderr,
         )
+        self._idle = IdleStages()
+        self._ports: dict[int, str] = {}
         self._ours: set[tuple[str, int]] = set()
         self._rings: dict[str, RecordedLoad] = {}
 
@@ -88,7 +96,9 @@ class P4:
         """Its agent's address, devices and nodes. Raises EngineMissing while it does not answer."""
         snapshot = await self._look()
         around = await self._lookout.seen()
-        gauge, journal = around.gauge, around.journal
+        gauge, journal, growth = around.gauge, around.journal, self._site.growth
+        growth.see(around.at, journal.files, journal.bytes)
+        self._idle.see(around.at, around.stages, self._rest_mark(snapshot, around))
         record, words = await asyncio.to_thread(self._record)
         return EngineFacts(
             engine=self.engine,
@@ -107,8 +117,30 @@ class P4:
                 hidden=gauge.hidden if gauge else None,
                 taught=self._place.bridge.is_told,
                 words=words,
+                stderr=around.stderr.words,
+                stderr_file=around.stderr.file,
+                growth=growth.figure,
+                processes=self._idle.processes(around.stages, self._ports),
             ),
         )
+
+    def _rest_mark(self, snapshot: Snapshot, around: Surroundings) -> object:
+        """What is another one when something crossed a stage or changed it: each event leaves a record in the journal.
+
+        None while a stage is not at rest, or when the journal cannot be counted.
+        """
+        at_rest = all(node.lifecycle_state == "loaded" and not node.pending_requests for node in snapshot.nodes)
+        if self._places.asked or self._places.unloading or not at_rest or around.journal.files is None:
+            return None
+        nodes = tuple((node.node_id, node.generation) for node in snapshot.nodes)
+        return around.life, around.journal.files, around.journal.bytes, nodes
+
+    async def log_file(self) -> Path:
+        """The file that its stages write to. Raises ValueError with what to set when there is none."""
+        stderr = await self._stderr()
+        if not stderr.file:
+            raise ValueError(f"its standard error is {stderr.words}")
+        return Path(stderr.file)
 
     def _record(self) -> tuple[RecordedLoad | None, str]:
         """The record of whoever loads past ringtop, and why there is none."""
@@ -184,6 +216,7 @@ class P4:
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
         """Follow one stage until cancelled; after a refusal nothing more is said."""
         self._ours.add(key_of(run.shard))
+        self._ports.update((int(port), run.shard.node_id) for port in run.shard.ports)
         if run.shard.rank == 0:
             self._rings[ring_endpoint(run)] = self._ring(run)
         with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
@@ -200,6 +233,9 @@ class P4:
 
     async def _journal(self) -> JournalSeen:
         return (await self._lookout.seen(now=True)).journal
+
+    async def _stderr(self) -> StderrSeen:
+        return (await self._lookout.seen(now=True)).stderr
 
     async def until_gone(self, run: Run) -> str:
         """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
@@ -262,7 +298,8 @@ class P4:
         silent = await self._door.open_session(ring, session, seconds)
         if silent:
             raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
-        return await self._door.complete(ring, session, prompt, max_tokens, seconds)
+        done, _ = await complete_counted(self._site, ring, session, prompt, max_tokens, seconds)
+        return done
 
 
 def _model_here(path: str, roots: Sequence[str]) -> str:

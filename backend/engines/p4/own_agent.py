@@ -72,11 +72,16 @@ def gauge(pid: int, proc: Path = PROC) -> Gauge | None:
 
 def journal_given(pid: int, proc: Path = PROC) -> str | None:
     """The journal folder in its environment, empty for none at all; None when that is not for this user to know."""
+    return variable_given(pid, JOURNAL_VARIABLE, proc)
+
+
+def variable_given(pid: int, name: str, proc: Path = PROC) -> str | None:
+    """A variable in the environment that a process was started with, empty for none; None when it may not be read."""
     try:
         pairs = (proc / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    prefix = f"{JOURNAL_VARIABLE}=".encode()
+    prefix = f"{name}=".encode()
     return next((os.fsdecode(pair[len(prefix) :]) for pair in pairs if pair.startswith(prefix)), "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import PlannedShard
 from backend.engines.p4.door import Answer
+from backend.engines.p4.stage_words import StderrSeen
 
 _REMEDIES = (
     ("journal is required", "Start the p4 agent with P4_EVENT_OUTBOUND_JOURNAL_DIR set to a folder of its own."),
@@ -16,11 +17,20 @@ _REMEDIES = (
 )
 
 
-def load_refused(subject: str, answer: Answer) -> Finding:
-    """A LOAD that p4 did not carry out, in its own words, with what is known to help."""
+def load_refused(subject: str, answer: Answer, said: str | StderrSeen = "") -> Finding:
+    """A LOAD that p4 did not carry out, in its own words, with what is known to help.
+
+    ``said`` is what its stage wrote meanwhile, or where that went when there is none of it here.
+    """
     remedy = next((words for sign, words in _REMEDIES if sign in answer.error), "")
-    remedy = remedy or "Read the p4 agent's own log; it keeps a stage's with P4_STAGED_LLAMA_INHERIT_STDERR set."
-    return refuse("load.refused", subject, expected="LOADED", found=f"p4 said {answer.words}", remedy=remedy)
+    found = f"p4 said {answer.words}"
+    if isinstance(said, str) and said:
+        found += f"; on standard error: {said}"
+        remedy = remedy or "The stage's own words are in found; its agent's log has the rest."
+    elif isinstance(said, StderrSeen):
+        remedy = remedy or f"The stage's own reason is on its standard error, {said.words}."
+    remedy = remedy or "Read the p4 agent's own log."
+    return refuse("load.refused", subject, expected="LOADED", found=found, remedy=remedy)
 
 
 def other_release(subject: str, wanted: str, found: str) -> Finding:

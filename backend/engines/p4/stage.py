@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from backend.contract.entities import Canary, Shard
+from backend.contract.entities import Canary
 from backend.contract.findings import Finding
 from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
@@ -17,70 +15,24 @@ from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.adoption import is_adopted
-from backend.engines.p4.bridge import Bridge, Word
-from backend.engines.p4.door import Answer, Door, NothingSent
-from backend.engines.p4.journal import JournalSeen
+from backend.engines.p4.bridge import Word
+from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
-from backend.engines.p4.outlook import Outlook
-from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import record_of, ring_of
 from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
 from backend.engines.p4.seen import node_words
+from backend.engines.p4.site import Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen
+from backend.engines.p4.stage_words import begun, said_since
 from backend.planning.engines.p4 import HEAD
 from backend.planning.engines.p4_commands import load_body
 
 CANARY_PROMPT = "one two three"
 CANARY_TOKENS = 2
-NO_MORE_CANARIES = "no canary after the load: p4's journal never forgets one"
+ONE_CANARY = "canary once, at the load (p4's journal keeps each)"
+NO_CANARY = "no canary by itself: p4's journal keeps each"
 _SOURCE = "INSPECT"
 _CENSUS = "census of UNLOAD"
-
-
-class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals and deadlines, all in seconds.
-
-    Looks come at the pace of ``inspect`` while something is under way, of ``watched`` while nothing is and a console
-    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
-    """
-
-    inspect: float = 2.0
-    watched: float = 5.0
-    rest: float = 10.0
-    soon: float = 0.2
-    notice: float = 0.5
-    slack: float = 30.0
-    session: float = 20.0
-    canary: float = 30.0
-    unload: float = 60.0
-    unload_again: float = 1.0
-    unload_slowest: float = 8.0
-
-
-class Places:
-    """What the driver knows of its stages beside INSPECT: loads that are asked for, unloads under way, and done."""
-
-    def __init__(self) -> None:
-        self.asked: set[tuple[str, int]] = set()
-        self.unloading: set[tuple[str, int]] = set()
-        self.unloaded: dict[tuple[str, int], str] = {}
-        self.moving: set[tuple[str, int]] = set()
-        """Stages that are not at rest: they load, or drain."""
-        self.unsent: set[tuple[str, int]] = set()
-        """Loads that never left this host: nothing has to prove that nothing is there."""
-
-
-class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """One p4 agent, as all of its stages share it. ``journal`` looks at its journal's folder now."""
-
-    door: Door
-    outlook: Outlook
-    places: Places
-    pace: P4Pace
-    wall_ms: Callable[[], int]
-    place: P4Place
-    journal: Callable[[], Awaitable[JournalSeen]]
-    bridge: Bridge
 
 
 class StageOver(Exception):
@@ -99,6 +51,7 @@ class Stage:
         self._is_closed = False
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._is_dead = False
+        self._begun = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -138,6 +91,7 @@ class Stage:
         self._enter(ShardState.CONNECTING, f"asks {run.shard.resident.address} for it, stage at {body['endpoint']}")
         limit = run.plan.phase_seconds("connecting") + run.plan.phase_seconds("loading")
         self._places.asked.add(self.key)
+        self._begun = begun(await self._site.stderr())
         try:
             answer = await self._heard(
                 asyncio.ensure_future(self._door.load(planned, run.plan, body, limit + self._pace.slack))
@@ -155,6 +109,9 @@ class Stage:
         self._outlook.hurry()
         if answer is None:
             await self._until_loaded(unknown)
+        elif not answer.is_loaded:
+            stderr = await self._site.stderr()
+            self._refuse(load_refused(self._subject, answer, said_since(stderr, self._begun) or stderr))
         else:
             self._judge(answer)
 
@@ -182,8 +139,6 @@ class Stage:
     def _judge(self, answer: Answer) -> None:
         """LOADED, field by field. Raises StageOver."""
         planned = self._planned()
-        if not answer.is_loaded:
-            self._refuse(load_refused(self._subject, answer))
         finding = judge_loaded(self._run.plan, planned, answer.body)
         if finding is not None:
             self._refuse(finding)
@@ -229,17 +184,16 @@ class Stage:
         if silent:
             named = [shard for shard in plan.shards if shard.rank in silent]
             self._refuse(sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
-        before = await self._site.journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
+        prompt, tokens, patience = CANARY_PROMPT, CANARY_TOKENS, self._pace.canary
         try:
-            done = await self._door.complete(ring, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
+            done, files = await complete_counted(self._site, ring, session, prompt, tokens, patience)
         except OSError as error:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
             self._refuse(unanswered(self._subject, words))
         words = f"canary answered in {time.monotonic() - began:.3f} s"
-        after = await self._site.journal()
-        if after.files is not None and before.files is not None:
-            words += f"; {done.tokens} tokens grew this host's p4 journal by {after.files - before.files} files"
+        if files is not None:
+            words += f"; {done.tokens} tokens grew this host's p4 journal by {files} files"
         canary = Canary(True, done.seconds, at, words)
         self._see(Proven(canary, ring_endpoint(self._run), ()))
         if self._bridge.is_told:
@@ -306,7 +260,9 @@ class Stage:
         return False
 
     def _show(self, node: NodeSeen) -> None:
-        said = [NO_MORE_CANARIES] if self._run.shard.role == HEAD else []
+        said = []
+        if self._run.shard.role == HEAD:
+            said.append(NO_CANARY if is_adopted(self._run.plan) else ONE_CANARY)
         if node.state and node.state != node.lifecycle_state:
             said.append(f"p4's text: {node.state}")
         if node.lifecycle_state != "loaded":
@@ -345,27 +301,6 @@ class Stage:
     def _refuse(self, finding: Finding) -> None:
         self._see(Unfit(finding))
         raise StageOver(finding.words)
-
-
-def key_of(shard: Shard) -> tuple[str, int]:
-    """What a shard is known by at its p4 agent; one that somebody else loaded may have another name there than here."""
-    assert shard.resident is not None  # it is named before anything is asked of it
-    return shard.resident.name, int(shard.resident.generation)
-
-
-async def unload_once(site: Site, key: tuple[str, int]) -> Answer | str:
-    """One UNLOAD: its answer, or in words why there is none. While it is open nobody takes the node for lost."""
-    site.places.unloading.add(key)
-    try:
-        answer = await site.door.unload(*key, site.pace.unload)
-    except OSError as error:
-        return str(error) or type(error).__name__
-    finally:
-        site.places.unloading.discard(key)
-        site.outlook.hurry()
-    if answer.is_absent:
-        site.places.unloaded[key] = "unloaded it" if answer.status == "succeeded" else "has no such node"
-    return answer
 
 
 def ring_endpoint(run: Run) -> str:

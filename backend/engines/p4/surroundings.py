@@ -18,18 +18,24 @@ from backend.engines.driver import EngineMissing
 from backend.engines.p4.journal import JournalSeen, look_at_journal
 from backend.engines.p4.own_agent import Gauge, find_listener, gauge, journal_given, life_of
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.stage_processes import StageSeen, look_at_stages
+from backend.engines.p4.stage_words import StderrSeen, look_at_stderr
 
 EVERY_SECONDS = 10.0
 """A journal has tens of thousands of files, and a look lists them all."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """One look. ``pid`` is the p4 agent's process, looked at and never touched; ``life`` one run of it."""
+    """One look, ``at`` a monotonic time in seconds. ``pid`` is the p4 agent's process, looked at and never touched;
+    ``life`` one run of it."""
 
+    at: float = 0.0
     pid: int | None = None
     life: str = ""
     gauge: Gauge | None = None
     journal: JournalSeen = JournalSeen(words="not looked at yet")
+    stderr: StderrSeen = StderrSeen("not looked at yet")
+    stages: tuple[StageSeen, ...] = ()
 
 
 class Lookout:
@@ -64,10 +70,13 @@ class Lookout:
             pid = find_listener(host_and_port(self._place.agent)[1])
             given = journal_given(pid) if pid is not None else None
         return Surroundings(
+            at=time.monotonic(),
             pid=pid,
             life=life_of(pid) if pid is not None else "",
             gauge=gauge(pid) if pid is not None else None,
             journal=look_at_journal(self._place.journal, given),
+            stderr=look_at_stderr(pid),
+            stages=look_at_stages(pid) if pid is not None else (),
         )
 
     def _digest(self) -> str:

@@ -23,8 +23,8 @@ from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad
+from backend.engines.p4.site import P4Pace
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
-from backend.engines.p4.stage import P4Pace
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
 
 SECONDS = 20.0

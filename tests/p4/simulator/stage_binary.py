@@ -15,6 +15,7 @@ import selectors
 import socket
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,9 @@ def _serve(bind: str, port: int, options: dict[str, str], switches: Switches) ->
         print(f"cannot listen on {bind}:{port}: {error}", file=sys.stderr)
         return LISTEN
     listener.listen(1)
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
+        for _ in range(switches.spin_threads):
+            threading.Thread(target=_spin, daemon=True).start()
     print(f"READY port={listener.getsockname()[1]}", file=sys.stderr, flush=True)
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
@@ -171,6 +175,12 @@ def _serve(bind: str, port: int, options: dict[str, str], switches: Switches) ->
                     selector.unregister(client)
                     client.close()
                     client = None
+
+
+def _spin() -> None:
+    """Wait actively, as the threads of an engine's pool do."""
+    while True:
+        pass
 
 
 def _answer(client: socket.socket, said: dict[str, Any], switches: Switches) -> bool:

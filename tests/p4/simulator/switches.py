@@ -50,6 +50,8 @@ class Switches:
     """Fields that an older stage binary leaves out of its HELLO."""
     stage_processes: bool = False
     """Launch each LOAD's ``binary`` as a child, which then says READY itself, instead of playing it."""
+    spin_threads: int = 0
+    """Threads of a stage process that burn while they wait, unless its OMP_WAIT_POLICY is PASSIVE."""
     reports_load_generation: bool = False
     """Whether the snapshot names ``nodes[].load_generation``, as newer engines may."""
 
