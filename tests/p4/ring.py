@@ -36,6 +36,8 @@ class SimulatedHost:
         self.name = name
         self.advertised = advertised
         self.has_journal = has_journal
+        self.environment: dict[str, str] = {}
+        """More variables that it is started with."""
         self.journal = home / f"{name}-journal"
         self.log = home / f"{name}.log"
         self.config = home / f"{name}.json"
@@ -64,6 +66,7 @@ class SimulatedHost:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("P4_")}
         if self.has_journal:
             environment[JOURNAL_VARIABLE] = str(self.journal)
+        environment |= self.environment
         command = [sys.executable, "-I", "-m", "tests.p4.simulator", "{}:{}".format(*self.dial)]
         command += [self.advertised] if self.advertised else []
         command += ["--config", str(self.config), "--control", str(self.control)]
@@ -183,7 +186,13 @@ def stage_binary(folder: Path, **facts: Any) -> Path:
 
 @contextlib.contextmanager
 def simulated_ring(
-    home: Path, count: int = 2, *, advertised: list[str] | None = None, has_journal: bool = True, **switches: Any
+    home: Path,
+    count: int = 2,
+    *,
+    advertised: list[str] | None = None,
+    has_journal: bool = True,
+    environment: dict[str, str] | None = None,
+    **switches: Any,
 ) -> Iterator[SimulatedRing]:
     """Start some simulated agents, and end them by pid. An empty ``advertised`` advertises what is bound."""
     sockets = Path(tempfile.mkdtemp(prefix="p4-"))
@@ -194,6 +203,7 @@ def simulated_ring(
     ring = SimulatedRing(hosts)
     try:
         for host in hosts:
+            host.environment = environment or {}
             host.spawn(**switches)
         for host in hosts:
             host.wait_ready()

@@ -1,6 +1,6 @@
 """A simulated stage server: ``<binary> [args…] --port N --bind IP``, its plan on standard input.
 
-It maps nothing, and its words go to standard error. ``--inspect-memory-plan`` prints ``MEMORY_PLAN {json}`` and exits
+It maps nothing, and its words go to standard error. ``--inspect-memory-plan``, there or in its plan, prints ``MEMORY_PLAN {json}`` and exits
 0, or 7 when it would not fit; otherwise it answers HELLO with READY, echoes BindLoad, and ends with its standard input,
 as its agent holds that.
 Exit codes: 2 usage, 3 plan, 4 listen, 5 load, 7 memory plan.
@@ -48,33 +48,35 @@ def main() -> int:
     parser.add_argument("--validate-plan", action="store_true")
     arguments = parser.parse_args()
     switches = read_switches(arguments.facts)
-    if arguments.inspect_memory_plan and "inspect-memory-plan" in switches.stage_lacks:
-        print("unknown option: --inspect-memory-plan", file=sys.stderr)
-        return USAGE
     try:
-        options = _read_plan()
+        text = _read_plan()
+        options = plan_options(text)
     except ValueError as error:
         print(f"plan refused: {error}", file=sys.stderr)
         return PLAN
+    inspects = arguments.inspect_memory_plan or "--inspect-memory-plan" in text.split()
+    if inspects and "inspect-memory-plan" in switches.stage_lacks:
+        print("unknown option: --inspect-memory-plan", file=sys.stderr)
+        return USAGE
     print("PLAN_APPLIED", file=sys.stderr, flush=True)
     if arguments.validate_plan:
         return 0
     plan = memory_plan(options, switches)
     print(f"MEMORY_PLAN {json.dumps(plan)}", file=sys.stderr, flush=True)
-    if arguments.inspect_memory_plan:
+    if inspects:
         return 0 if plan["fits_current_free"] else MEMORY
     if plan["complete"] and not plan["fits_current_free"]:
         return MEMORY
     return _serve(arguments.bind, arguments.port, options, switches)
 
 
-def _read_plan() -> dict[str, str]:
+def _read_plan() -> str:
     """The plan text: u32 LE length, then UTF-8. Standard input stays open behind it. Raises ValueError."""
     head = _exactly(4)
     length = struct.unpack("<I", head)[0]
     if length > MOST_PLAN_BYTES:
         raise ValueError(f"{length} bytes are more than {MOST_PLAN_BYTES}")
-    return plan_options(_exactly(length).decode())
+    return _exactly(length).decode()
 
 
 def _exactly(count: int) -> bytes:
