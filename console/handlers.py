@@ -109,7 +109,7 @@ def _details(app: ConsoleApp, main: MainScreen, selection: Selection, argument: 
         app.push_screen(ShardPage(selection.node_id))
     elif selection.host is not None:
         host = selection.host
-        app.push_screen(Page(f"host {host}", lambda state, look, width: host_page(state, host, look)))
+        app.push_screen(Page(f"host {host}", lambda state, look, width: host_page(state, host, look, width)))
     else:
         _ring(app, main, selection, argument)
 

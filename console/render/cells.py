@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,32 @@ def wrapped(text: str, width: int, indent: int, style: str = "plain") -> list[Li
     safe = cell(text).text
     rows = textwrap.wrap(safe, max(16, width - indent - 1)) or [""]
     return [line(cell(" " * indent), cell(row, style)) for row in rows]
+
+
+def folded(lines: Iterable[Line], width: int, indent: int) -> list[Line]:
+    """Lines that are longer than ``width`` cells go on behind an indent, broken at blanks, each word in its style."""
+    out: list[Line] = []
+    for each in lines:
+        if sum(width_of(piece.text) for piece in each) <= width:
+            out.append(each)
+            continue
+        row: list[Cell] = []
+        used = 0
+        for piece in each:
+            for word in _words(piece.text):
+                taken = width_of(word)
+                if row and used + width_of(word.rstrip()) > width and word.strip():
+                    out.append(tuple(row))
+                    row, used = [cell(" " * indent)], indent
+                row.append(cell(word, piece.style))
+                used += taken
+        out.append(tuple(row))
+    return out
+
+
+def _words(text: str) -> list[str]:
+    """A text cut behind each run of blanks."""
+    return re.findall(r"\S+\s*|\s+", text)
 
 
 def line_text(cells: Iterable[Cell]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend.api import Cordon, FleetState, Hold, HostFacts, HostView, Illness
-from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
+from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, folded, line, right
 from console.render.residents import resident_lines
 from console.render.values import age_note, ago, clock, duration, number, plural, size
 from console.render.words import state_cell
@@ -107,7 +107,7 @@ def host_table(state: FleetState, look: Look) -> Table:
     return Table(COLUMNS, rows, NO_HOST)
 
 
-def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
+def host_page(state: FleetState, host: str, look: Look, width: int | None = None) -> list[Line]:
     """Everything known of one host."""
     view = state.hosts.get(host)  # type: ignore[call-overload]
     if view is None:
@@ -135,7 +135,8 @@ def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
     lines += [
         line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present
     ]
-    return [each for each in lines if any(piece.text for piece in each)]
+    said = [each for each in lines if any(piece.text for piece in each)]
+    return said if width is None else folded(said, width, 4)
 
 
 def _keeping_lines(view: HostView, look: Look) -> list[Line]:

@@ -9,7 +9,7 @@ import pytest
 
 from backend.agent.illness import Clocks, DiskRoom, Health, Vitals, judge
 from backend.contract.entities import Canary, Entities, Failing, Hold
-from backend.contract.reports import EngineFacts, Illness, ResidentFacts
+from backend.contract.reports import EngineFacts, Illness, ResidentFacts, ResidentProcess
 from backend.contract.words import LoadGeneration, NodeId, UnixMs
 from tests.agent.core.world import World
 from tests.factories import make_plan
@@ -65,6 +65,28 @@ def test_an_engines_own_agent_that_is_well_is_no_illness() -> None:
 def test_an_engines_own_agent_ails_before_it_falls_silent(fields: dict[str, Any], kind: str, refuses: bool) -> None:
     ill = resident(**fields)[kind]
     assert (ill.refuses_loads, ill.subject) == (refuses, "p4")
+
+
+@pytest.mark.parametrize(
+    ("stage", "subject", "said"),
+    [
+        ({"node_id": "a/0", "wait_policy": ""}, "a/0", "is not set; PASSIVE lets them sleep. Take wait_policy"),
+        ({"wait_policy": "ACTIVE"}, "pid 7", 'is ACTIVE; PASSIVE lets them sleep. Add ["OMP_WAIT_POLICY", "PASSIVE"]'),
+        ({"wait_policy": "passive"}, "pid 7", "So something else of it keeps polling"),
+        ({}, "pid 7", "OMP_WAIT_POLICY may not be read"),
+    ],
+    ids=str,
+)
+def test_a_stage_that_spins_while_idle_says_both_values_and_what_to_do(
+    stage: dict[str, Any], subject: str, said: str
+) -> None:
+    process = ResidentProcess(pid=7, port=4711, threads=9, idle_cores=8.0, spinning=8, **stage)
+    ill = resident(processes=(process,))["p4 spinning"]
+    assert (ill.subject, ill.refuses_loads) == (subject, False)
+    assert "takes 8 cores, 8 of 9 threads spinning, while nothing crosses it" in ill.words
+    assert said in ill.words
+    assert resident(processes=(msgspec.structs.replace(process, idle_cores=0.2),)) == {}
+    assert resident(processes=(msgspec.structs.replace(process, idle_cores=None),)) == {}
 
 
 def test_an_engines_own_agent_that_does_not_answer_is_said_and_refuses_nothing_of_other_engines() -> None:

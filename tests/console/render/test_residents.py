@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.api import ResidentFacts, ResidentNode
+from backend.api import JournalGrowth, ResidentFacts, ResidentNode, ResidentProcess
 from backend.contract.entities import Resident
 from backend.contract.words import Bytes, NodeGeneration
-from console.render.cells import Line, Look
+from console.render.cells import Line, Look, folded, line_text
 from console.render.details import shard_page
 from console.render.residents import resident_lines
 from console.render.shards import shard_cells
@@ -81,3 +81,39 @@ def test_a_shard_that_its_engines_agent_runs_has_no_process_and_two_bounds() -> 
     assert "which its own agent runs" in said
     assert "largest result 137 935 244   engine reported 137 935 244   of at most 201 326 592" in said
     assert "engine said it is 451b89bae patch 1 wire 4" in said
+
+
+def test_growth_stages_and_where_their_words_go_are_said_at_eighty_columns() -> None:
+    own = ResidentFacts(
+        address="tcp://10.0.0.7:4201",
+        journal="ok",
+        growth=JournalGrowth(
+            files=3200,
+            bytes=12 << 20,
+            seconds=1800,
+            files_per_hour=6400,
+            bytes_per_hour=24 << 20,
+            tokens=6,
+            files_per_1000_tokens=15_000,
+            bytes_per_1000_tokens=58 << 20,
+        ),
+        processes=(
+            ResidentProcess(
+                pid=812, port=4711, node_id="tiny-1/0", threads=9, idle_cores=8.0, spinning=8, wait_policy="ACTIVE"
+            ),
+            ResidentProcess(pid=813, port=4712, threads=9, idle_cores=0.0, spinning=0, wait_policy=""),
+            ResidentProcess(pid=814, port=4713, threads=9),
+        ),
+        stderr="thrown away: the p4 agent (pid 7) was started without A. Start it with A=1 and its standard error in a "
+        "file (2>>FILE); that ends every stage it runs, so unload its rings first",
+    )
+    lines = [line_text(each) for each in folded(resident_lines(own), 76, 4)]
+    assert max(len(each.rstrip()) for each in lines) <= 76
+    said = "\n".join(each.rstrip() for each in lines)
+    assert "its journal grew 3 200 files 12.0M in 30 min" in said
+    assert "per hour 6 400 files 24.0M" in said
+    assert "per 1000 tokens 15 000 files 58.0M   by 6 tokens of our own prompts" in said
+    assert "stage tiny-1/0  pid 812  9 threads  spins: 8 cores idle, 8 threads" in said
+    assert "stage at port 4712  pid 813  9 threads  idle cores 0  wait policy not set" in said
+    assert "stage at port 4713  pid 814  9 threads  idle cores ?  wait policy ?" in said
+    assert " ".join(said.split()).endswith("so unload its rings first")
