@@ -99,6 +99,8 @@ def stop_options(request: StartAdopt, chosen: tuple[Stoppable, ...]) -> dict[str
             "pid": each.pid,
             "start_ticks": each.start_ticks,
             "nonce": each.nonce,
+            "address": each.address,
+            "node": each.node,
         }
         for each in chosen
     }

@@ -174,6 +174,7 @@ def _found(view: ReplicaView, ground: _Ground, unclaimed: frozenset[Generation])
             generation=shard.load_generation,
             state=shard.state if host.state is HostState.LIVE else f"{shard.state}, as last heard",
             pid=shard.identity.pid if shard.identity is not None else None,
+            asked_at=shard.resident.address if shard.resident is not None else "",
         )
         for host, shard in ground.by_replica.get(view.id, ())
     ]
@@ -199,9 +200,9 @@ def _found(view: ReplicaView, ground: _Ground, unclaimed: frozenset[Generation])
 
 
 def _stoppable(kind: str, host: HostView, shard: Shard, state: FleetState) -> Stoppable | None:
-    """What a person could stop; None for what has no process yet, is stopping already, or whose host is silent."""
-    identity = shard.identity
-    if identity is None or shard.state == "stopping" or host.state is not HostState.LIVE:
+    """What a person could stop; None for what is not begun yet, is stopping already, or whose host is silent."""
+    identity, asked = shard.identity, shard.resident
+    if not shard.is_begun or shard.state == "stopping" or host.state is not HostState.LIVE:
         return None
     load = host.entities.loads.get(shard.op_id)
     measured = host.measurements.get(shard.node_id)
@@ -215,16 +216,18 @@ def _stoppable(kind: str, host: HostView, shard: Shard, state: FleetState) -> St
         node_generation=shard.node_generation,
         engine=shard.engine,
         state=shard.state,
-        pid=identity.pid,
-        start_ticks=identity.start_ticks,
-        boot_id=identity.boot_id,
-        nonce=identity.nonce,
+        pid=identity.pid if identity is not None else 0,
+        start_ticks=identity.start_ticks if identity is not None else 0,
+        boot_id=identity.boot_id if identity is not None else "",
+        nonce=identity.nonce if identity is not None else "",
         device=shard.device,
         memory=shard.bound.memory,
         ports=shard.ports,
         why=next(each.reason for each in unwanted_decisions(kind, host, shard, state) if each.what == kind),
         resident=measured.memory if measured is not None else None,
         started_unix_ms=load.at_unix_ms if load is not None else None,
+        address=asked.address if identity is None and asked is not None else "",
+        node=asked.name if identity is None and asked is not None else "",
     )
 
 

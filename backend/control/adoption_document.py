@@ -44,7 +44,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Reporter(msgspec.Struct, frozen=True):
-    """One rank as a host reported it. ``pid`` is None while no process is known."""
+    """One rank as a host reported it. ``pid`` is None while no process is known.
+
+    ``asked_at`` is the address of the engine's own agent that runs it, which has no process of ours; else empty.
+    """
 
     rank: int
     host: HostId
@@ -52,6 +55,7 @@ class Reporter(msgspec.Struct, frozen=True):
     generation: LoadGeneration
     state: str
     pid: int | None
+    asked_at: str = ""
 
 
 class ReplicaFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,9 @@ class Stoppable(msgspec.Struct, frozen=True, kw_only=True):
 
     ``memory`` is what it was promised of its device, ``resident`` what it was measured to take; None is unknown, and so
     is ``started_unix_ms`` None. ``ports`` stay held until nothing listens on them.
+
+    One that an engine's own agent runs is told by ``address``, that agent's, and ``node``, its name there, with the
+    generation; the four of a process are 0 and empty then.
     """
 
     kind: Literal["stray", "unclaimed"]
@@ -97,6 +104,8 @@ class Stoppable(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     resident: int | None = None
     started_unix_ms: UnixMs | None = None
+    address: str = ""
+    node: str = ""
 
     @property
     def id(self) -> str:
@@ -105,7 +114,9 @@ class Stoppable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """Who it is; another process in its place has another one."""
+        """Who it is; another process or node in its place has another one."""
+        if self.address:
+            return f"generation {self.node_generation}, node {self.node} at {self.address}"
         return f"generation {self.node_generation}, pid {self.pid}, start ticks {self.start_ticks}, nonce {self.nonce}"
 
 

@@ -71,10 +71,19 @@ def stoppable_lines(each: Stoppable, look: Look, width: int, *, is_chosen: bool 
 
 
 def who_words(each: Stoppable, look: Look) -> str:
-    """Pid, start time, generation and bytes held: what a person confirms before a stop."""
+    """Pid, start time, generation and bytes held: what a person confirms before a stop.
+
+    Of what an engine's own agent runs: its node, address and generation there.
+    """
     started = f"started {clock(each.started_unix_ms, look)}" if each.started_unix_ms else "start time unknown"
     resident = f", {size(each.resident)} measured" if each.resident is not None else ""
     ports = f", port {' '.join(map(str, each.ports))}" if each.ports else ""
+    if each.address:
+        held = f"{size(each.memory)} of {each.device}" if each.memory else "an unknown amount"
+        return (
+            f"node {each.node} at {each.address}, {started}, generation {each.node_generation}, holds {held}"
+            f"{resident}{ports}"
+        )
     return (
         f"pid {each.pid}, {started} (ticks {each.start_ticks}), generation {each.load_generation}, holds "
         f"{size(each.memory)} of {each.device}{resident}{ports}"
@@ -91,7 +100,7 @@ def _replica_lines(replica: ReplicaFound, look: Look, width: int) -> list[Line]:
     out: list[Line] = [head]
     for each in replica.reporters:
         other = "" if each.generation == replica.generation else f", generation {generation(each.generation, look)}"
-        pid = f"pid {each.pid}" if each.pid is not None else "no process"
+        pid = f"pid {each.pid}" if each.pid is not None else f"at {each.asked_at}" if each.asked_at else "no process"
         out.append(line(cell(f"     rank {each.rank} reported by {each.host}: {each.state}, {pid}{other}")))
     for words in replica.missing.values():
         out += wrapped(f"missing: {words}", width, 5, "state.warn")

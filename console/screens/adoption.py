@@ -147,7 +147,10 @@ class StopDialog(Dialog):
             )
             out += wrapped(words, self.text_width, 1, "alarm")
         if is_same:
-            words = "Its agent is read again first; another process in its place is left alone. The stop is final."
+            what = "node" if self._shard.address else "process"
+            words = f"Its agent is read again first; another {what} in its place is left alone. The stop is final."
+            if self._shard.address:
+                words += " It is unloaded by its engine's own agent, which refuses while it is busy and is asked again."
             out += wrapped(words, self.text_width, 1, "alarm")
         self._shown_silence = now is not None and bool(now.silent)
         self.show_lines("#effect", out)

@@ -12,8 +12,8 @@ import pytest
 
 from backend.api import Answer, Backend, StartAdopt
 from backend.contract.commands import Hello, Unload
-from backend.contract.entities import LoadRecord
-from backend.contract.words import HostId, OpId, UnixMs
+from backend.contract.entities import LoadRecord, Resident
+from backend.contract.words import HostId, NodeGeneration, OpId, UnixMs
 from backend.control.adopting import stop_options, targets_to_stop
 from backend.control.adoption import classify
 from backend.control.adoption_document import AdoptionDocument
@@ -142,6 +142,48 @@ async def test_r18_another_process_in_its_place_is_left_alone(
     assert f"tiny-1/1@host-b not stopped: document {view.options['digest'][:8]} names" in view.words
     assert said in view.words
     assert [command.node_id for command in world.b.commands(Unload)] == ["tiny-1/0"]
+
+
+NODE = Resident("tcp://10.77.0.2:52001", "tiny-1/1", NodeGeneration(NEWER))
+ASKED = msgspec.structs.replace(STRAY_WORKER, identity=None, resident=NODE, engine="p4")
+
+
+@pytest.mark.adoption("a stray that p4 runs is stopped by its address, node and generation, and only that one")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        (
+            {"resident": msgspec.structs.replace(NODE, address="tcp://10.77.0.9:52001")},
+            "node tiny-1/1 at tcp://10.77.0.9",
+        ),
+        ({"resident": msgspec.structs.replace(NODE, name="s1")}, "node s1 at tcp://10.77.0.2"),
+        ({"load_generation": NEWER + 1, "node_generation": NEWER + 1}, f"generation {NEWER + 1}, node tiny-1/1"),
+        ({"identity": process(77)}, "pid 4077"),
+    ],
+    ids=["the same", "address", "node", "generation", "a process"],
+)
+async def test_r18_a_node_of_an_engines_own_agent_is_stopped_by_its_generation(
+    world: World, backend: Backend, change: dict[str, Any], said: str
+) -> None:
+    await world.b.record("asked", shard=ASKED)
+    await wait_for(lambda: any(each.address for each in classify(backend.state()).stoppable))
+    document = classify(backend.state())
+    (asked,) = [each for each in document.stoppable if each.address]
+    assert (asked.kind, asked.node, asked.pid) == ("stray", "tiny-1/1", 0)
+    assert asked.identity == f"generation {NEWER}, node tiny-1/1 at tcp://10.77.0.2:52001"
+    write(world, document)
+    if change:
+        await world.b.record("moved", shard=msgspec.structs.replace(ASKED, **change))
+    view = await run(world)
+    unloads = [(c.node_id, c.node_generation, c.adapter_kind) for c in world.b.commands(Unload)]
+    if not change:
+        assert view.state == "succeeded"
+        assert ("tiny-1/1", NEWER, "p4") in unloads
+        return
+    assert (view.state, view.exit_code) == ("refused", 2)
+    assert said in view.words
+    assert [node for node, _, _ in unloads] == ["tiny-1/0"], "another one in its place is left alone"
 
 
 def judged() -> StopShard:

@@ -260,6 +260,58 @@ def test_a_ring_that_somebody_else_loaded_is_adopted_by_its_record(tmp_path: Pat
             fleet.close()
 
 
+@pytest.mark.adoption(
+    "a p4 stray is found by another console, and unloaded by its generation while the new ring serves"
+)
+def test_a_stray_is_unloaded_by_its_generation_while_the_ring_serves(fleets: Any, tmp_path: Path) -> None:
+    fleet = fleets()
+    there = P4_CATALOG.replace('[models.step.profiles.short]\nranks = 2\nhosts = ["host-a"]', OTHER)
+    (fleet.home / "catalog.toml").write_text(there)
+    old = fleet.load("step:there")
+    fleet.kill_agent("host-b")
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("contexts.toml", "catalog.toml"):
+        (other / name).write_text((fleet.home / name).read_text())
+    (other / "catalog.toml").write_text(P4_CATALOG)
+    home = {"RINGTOP_HOME": str(other)}
+    loaded = fleet.run("load", "step:short", "--yes", env=home)
+    assert loaded.returncode == 0, loaded.stdout + loaded.stderr
+    fleet.start("host-b")
+    new = until("the new ring", lambda: _newer(fleet, old["load_generation"]))
+    saved = tmp_path / "adopt.json"
+    assert fleet.run("adopt", "--plan", "-o", str(saved)).returncode == 1
+    document = json.loads(saved.read_text())
+    named = [(each["kind"], each["host"], each["node"], each["address"]) for each in document["stoppable"]]
+    assert named == [("stray", "host-b", f"step-1/{rank}", fleet.ring[1].address) for rank in range(2)]
+    applied = fleet.json("adopt", "--apply", str(saved), "--yes", "--why", "left over")
+    assert applied["stopped"] == ["step-1/0@host-b", "step-1/1@host-b"]
+    assert fleet.ring[1].ask()["nodes"] == {}
+    nodes = fleet.ring[0].ask()["nodes"]
+    assert {node["generation"] for node in nodes.values()} == {new["load_generation"]}
+    assert fleet.json("test", "step-1", "--max-tokens", "1")["tokens"] == 1
+
+
+OTHER = """[models.step.profiles.there]
+ranks = 2
+hosts = ["host-b"]
+device = "CPU"
+context = 512
+sequences = 8
+n_batch = 128
+n_ubatch = 32
+options = { store = 192 }
+
+[models.step.profiles.short]
+ranks = 2
+hosts = ["host-a"]"""
+
+
+def _newer(fleet: P4Fleet, generation: int) -> dict[str, Any] | None:
+    replica = _in_state(fleet, "ready")
+    return replica if replica is not None and replica["load_generation"] > generation else None
+
+
 def _whole(fleet: P4Fleet, name: str) -> dict[str, Any] | None:
     replica = fleet.replica(name)
     return replica if replica is not None and len(replica["shards"]) == 4 else None

@@ -20,16 +20,20 @@ IDENTITIES = "identities"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a shard was when it was decided about."""
+    """Who a shard was when it was decided about: a process, or a ``node`` at the ``address`` of its engine's agent."""
 
     node_generation: int
     pid: int
     start_ticks: int
     nonce: str
+    address: str = ""
+    node: str = ""
 
     @property
     def words(self) -> str:
-        """All four, as the ledger and refusals say them."""
+        """All of it, as the ledger and refusals say it."""
+        if self.address:
+            return f"generation {self.node_generation}, node {self.node} at {self.address}"
         return f"generation {self.node_generation}, pid {self.pid}, start ticks {self.start_ticks}, nonce {self.nonce}"
 
 
@@ -111,7 +115,9 @@ def _source(conduct: Conduct) -> str:
 
 
 def _identity(shard: Shard) -> Identity | None:
-    process = shard.identity
+    process, asked = shard.identity, shard.resident
+    if process is None and asked is not None:
+        return Identity(int(shard.node_generation), 0, 0, "", asked.address, asked.name)
     if process is None:
         return None
     return Identity(int(shard.node_generation), process.pid, process.start_ticks, process.nonce)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from backend.api import Answer, Entities, FleetState, HostId, HostState, LoadGeneration, ProcessIdentity, StartAdopt
-from backend.contract.entities import LoadRecord
-from backend.contract.words import OpId, ReplicaId, UnixMs
+from backend.contract.entities import LoadRecord, Resident
+from backend.contract.words import NodeGeneration, OpId, ReplicaId, UnixMs
 from tests.console import worlds as w
 from tests.console.driving import SIZES, running
 from tests.console.stand_in import StandInDoor
@@ -63,6 +63,26 @@ async def test_a_stray_is_stopped_behind_a_confirmation_that_names_who_it_is() -
         assert isinstance(request, StartAdopt)
         assert (request.only, request.despite_silence) == ("tiny-1/2@gpu-b", False)
         assert request.confirmed == request.document.digest
+
+
+async def test_a_stray_that_its_engines_agent_runs_is_named_by_address_node_and_generation() -> None:
+    node = Resident("tcp://10.0.0.7:4201", "tiny-1/2", NodeGeneration(OLDER))
+    state = a_fleet()
+    asked = msgspec.structs.replace(STRAY, identity=None, resident=node, engine="p4")
+    host = w.host("gpu-b", entities=Entities(shards={asked.node_id: asked}))
+    state = msgspec.structs.replace(state, hosts={**state.hosts, HostId("gpu-b"): host})
+    async with running(StandInDoor(state), (80, 24)) as console:
+        await console.press("A")
+        await console.see("node tiny-1/2 at tcp://10.0.0.7:4201")
+        await console.press("s")
+        await console.see("STOP stray tiny-1/2 on gpu-b")
+        await console.see(f"generation {OLDER}")
+        await console.see("another node in its place is left alone")
+        await console.press("y")
+        await console.until(lambda: bool(console.door.submitted), "the request")
+        (request,) = console.door.submitted
+        assert isinstance(request, StartAdopt)
+        assert request.only == "tiny-1/2@gpu-b"
 
 
 async def test_escape_stops_nothing_and_a_shard_that_became_another_cannot_be_confirmed() -> None:

@@ -1,8 +1,8 @@
 """A simulated stage server: ``<binary> [args…] --port N --bind IP``, its plan on standard input.
 
 It maps nothing, and its words go to standard error. ``--inspect-memory-plan``, there or in its plan, prints
-``MEMORY_PLAN {json}`` and exits 0, or 7 when it would not fit; otherwise it answers HELLO with READY, echoes BindLoad, and ends with its standard input,
-as its agent holds that.
+``MEMORY_PLAN {json}`` and exits 0, or 7 when it would not fit; otherwise it answers HELLO with READY, echoes BindLoad,
+and ends with its standard input, as its agent holds that.
 Exit codes: 2 usage, 3 plan, 4 listen, 5 load, 7 memory plan.
 """
 
