@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from backend.contract.commands import StartDrain
+from backend.contract.words import LoadGeneration, OpId, ReplicaId
 from tests.e2e.fleet import until
 from tests.e2e.p4_fleet import P4_CATALOG, SOUND, P4Fleet
 from tests.e2e.terminal import Terminal
+from tests.faults.stand import Asker, running
 from tests.p4.peer import GENERATION, BarePeer, planned_ring
 from tests.p4.ring import simulated_ring
 from tests.ports import claim_block
@@ -205,6 +209,52 @@ def test_an_unload_of_a_busy_ring_waits_and_says_for_what(fleets: Any) -> None:
     assert unloading.returncode == 0, said
     assert asked.wait(60) == 0
     assert [host.ask()["nodes"] for host in fleet.ring.hosts] == [{}, {}]
+
+
+@pytest.mark.faults("nobody follows a drain: each host's agent unloads its stages when it knows that the head is gone")
+@pytest.mark.parametrize("seconds", [60.0, 4.0], ids=["within the deadline", "after it was given up there"])
+def test_a_drain_that_nobody_follows_ends_on_every_host(tmp_path: Path, seconds: float) -> None:
+    with simulated_ring(tmp_path, 2, advertised=["", ""], **SOUND) as ring:
+        fleet = P4Fleet(claim_block(), ring)
+        try:
+            fleet.start()
+            generation = fleet.load("step:ring")["load_generation"]
+            asyncio.run(_drain(fleet, LoadGeneration(generation), seconds))
+            until("the head's host", lambda: ring[0].ask()["nodes"] == {})
+            assert len(ring[1].ask()["nodes"]) == 2, "whether the head is gone is not known there yet"
+            until("the other host", lambda: ring[1].ask()["nodes"] == {})
+            words = until("its reason", lambda: _gone(fleet))
+            assert f"{ring[0].address} has no node step-1/0 of generation {generation}" in words
+            slots = ring[0].ask()["slots"]
+            assert slots["leaked"] == 0
+            assert fleet.run("unload", "step-1", "--yes").returncode == 0
+            assert fleet.json("ls", "replicas") == []
+        finally:
+            fleet.close()
+
+
+async def _drain(fleet: P4Fleet, generation: LoadGeneration, seconds: float) -> None:
+    """Tell both agents to drain, and go away."""
+    for host in ("host-b", "host-a"):
+        asker = Asker(fleet, host)
+        async with running(asker):
+            begun = await asker.ask(
+                StartDrain(
+                    op_id=OpId(f"drain-{host}"),
+                    replica=ReplicaId("step-1"),
+                    load_generation=generation,
+                    by="tester",
+                    why="",
+                    deadline_seconds=seconds,
+                )
+            )
+            assert begun.status == "succeeded", begun.first_error
+
+
+def _gone(fleet: P4Fleet) -> str:
+    said = [str(shard["words"]) for shard in fleet.shards("step-1").values()]
+    found = fleet.run("journal").stdout
+    return next((words for words in [*said, found] if "its head is gone" in words), "")
 
 
 def _says(fleet: P4Fleet, words: str) -> str:

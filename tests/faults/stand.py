@@ -130,7 +130,7 @@ class Asker:
     ``records`` is what it was shown, ``broken`` what contradicts that, ``present`` which consoles are connected.
     """
 
-    def __init__(self, fleet: FaultFleet, host: str = "host-a", console: str = "asker", tail: int = 200) -> None:
+    def __init__(self, fleet: Fleet, host: str = "host-a", console: str = "asker", tail: int = 200) -> None:
         self.records: dict[int, JournalRecord] = {}
         self.broken: list[str] = []
         self.present: set[str] = set()

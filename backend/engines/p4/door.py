@@ -8,6 +8,7 @@ import msgspec
 
 from backend.contract.plans import Plan, PlannedShard
 from backend.engines.driver import Completion
+from backend.engines.p4.heads import Peer
 from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.snapshot import Snapshot
 
@@ -54,6 +55,9 @@ class Door(Protocol):
 
     async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
         """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
+
+    async def reach(self, address: str) -> Peer:
+        """The p4 agent of another host, to look at; nothing is dialled yet. Raises OSError."""
 
     async def leave(self) -> None:
         """Leave the p4 agent with FINISH."""

@@ -20,6 +20,7 @@ from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage
 from backend.engines.p4.door import Door
 from backend.engines.p4.growth import Growth
+from backend.engines.p4.heads import Peers
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
@@ -79,6 +80,8 @@ class P4:
             bridge=Bridge(place.bridge),
             growth=Growth(),
             stderr=self._stderr,
+            peers=Peers(self._door.reach),
+            ring=self._ring,
         )
         self._idle = IdleStages()
         self._ports: dict[int, str] = {}

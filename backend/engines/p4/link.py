@@ -6,6 +6,7 @@ Whatever is not an answer is an OSError here: nothing sent and nothing heard are
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ class P4Link:
         """One INSPECT. Raises OSError."""
         seen: Snapshot = _heard(await (await self._dialled()).inspect(INSPECT_SECONDS))
         return seen
+
+    async def reach(self, address: str) -> PeerLink:
+        """The p4 agent of another host. What we hold there is counted in a file of its own. Raises NothingSent."""
+        path = self._state / f"p4-peer-{re.sub(r'[^0-9A-Za-z.]+', '-', address.removeprefix('tcp://'))}.json"
+        try:
+            slots = await asyncio.to_thread(SlotCount, path, None)
+        except SlotsUnreadable as error:
+            raise NothingSent(str(error)) from error
+        return PeerLink(P4Address(address), slots)
 
     async def load(self, shard: PlannedShard, plan: Plan, body: dict[str, Any], seconds: float) -> Answer:
         """LOAD one stage and hear it out. Raises OSError: then what became of it is unknown."""
@@ -186,6 +196,24 @@ class P4Link:
         if self._client is None:
             self._client = P4Client(host_and_port(self._place.agent), self._place.advertise, self._slots)
         return self._client
+
+
+class PeerLink:
+    """The p4 agent of another host: inspected in hop mode or not at all, as a direct connection may cost it a slot."""
+
+    def __init__(self, address: P4Address, slots: SlotCount) -> None:
+        self._slots = slots
+        self._client = P4Client(host_and_port(address), address, slots, modes={"inspection": ("hop",)})
+
+    async def inspect(self) -> Snapshot:
+        """One INSPECT. Raises OSError."""
+        seen: Snapshot = _heard(await self._client.inspect(INSPECT_SECONDS))
+        return seen
+
+    async def leave(self) -> None:
+        """Leave it with FINISH."""
+        await self._client.close()
+        self._slots.close()
 
 
 def _node(stage: RecordedStage) -> P4Node:

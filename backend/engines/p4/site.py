@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from backend.contract.entities import Shard
-from backend.engines.driver import Completion
+from backend.engines.driver import Completion, Run
 from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.door import Answer, Door
 from backend.engines.p4.growth import Growth
+from backend.engines.p4.heads import Peers
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
@@ -22,7 +23,8 @@ class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals and deadlines, all in seconds.
 
     Looks come at the pace of ``inspect`` while something is under way, of ``watched`` while nothing is and a console
-    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
+    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``;
+    the head's agent on another host is asked every ``head`` while one lasts.
     """
 
     inspect: float = 2.0
@@ -36,6 +38,7 @@ class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
     unload: float = 60.0
     unload_again: float = 1.0
     unload_slowest: float = 8.0
+    head: float = 10.0
 
 
 class Places:
@@ -64,6 +67,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     bridge: Bridge
     growth: Growth
     stderr: Callable[[], Awaitable[StderrSeen]]
+    peers: Peers
+    ring: Callable[[Run], RecordedLoad]
 
 
 def key_of(shard: Shard) -> tuple[str, int]:

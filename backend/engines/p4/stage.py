@@ -13,12 +13,13 @@ from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.driver import CanarySeen, Confirmed, LeaderGone, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Word
 from backend.engines.p4.door import Answer, NothingSent
+from backend.engines.p4.heads import until_head_is_gone
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
-from backend.engines.p4.record import record_of, ring_of
+from backend.engines.p4.record import RecordedStage, record_of, ring_of
 from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.site import Site, complete_counted, key_of, unload_once
@@ -52,6 +53,7 @@ class Stage:
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._is_dead = False
         self._begun = 0
+        self._head_words = ""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -78,7 +80,13 @@ class Stage:
                 self._enter(ShardState.READY, "loaded as planned; sessions reach it through the head")
         elif shard.canary is None and not is_adopted(self._run.plan):
             await self._open()
-        await self._watch()
+        head = self._head_elsewhere()
+        if head is None:
+            await self._watch()
+            return
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._watch())
+            both.create_task(self._watch_head(head))
 
     # The load
 
@@ -219,6 +227,28 @@ class Stage:
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._pace.unload_slowest)
 
+    def _head_elsewhere(self) -> RecordedStage | None:
+        """The head of its ring when another host's p4 agent has it: of its own host's, its agent knows by itself."""
+        stages = self._site.ring(self._run).stages
+        if self._run.shard.role == HEAD or not stages or stages[0].agent == self._site.place.advertise:
+            return None
+        return stages[0]
+
+    async def _watch_head(self, head: RecordedStage) -> None:
+        """Once the head of a drained ring is proven gone there is nothing that this stage could serve."""
+        words = await until_head_is_gone(
+            self._site.peers,
+            head,
+            self._run.is_draining,
+            every=self._pace.head,
+            notice=self._pace.notice,
+            say=self._say_of_head,
+        )
+        self._see(LeaderGone(words))
+
+    def _say_of_head(self, words: str) -> None:
+        self._head_words = words
+
     async def _next_seen(self) -> NodeSeen | None:
         """The node at the next look; None when there is none of it, or when a drain began or ended meanwhile."""
         was_draining = self._run.is_draining()
@@ -271,7 +301,9 @@ class Stage:
             said.append(
                 f"its load generation is {node.load_generation}, its node's {self.key[1]}: it stops at a release"
             )
-        if not self._run.is_draining():
+        if self._head_words:
+            said.append(self._head_words)
+        if self._run.shard.role != HEAD or not self._run.is_draining():
             self._measure(words="; ".join(said))
         if node.is_stopped and not self._is_dead:
             self._is_dead = True

@@ -17,7 +17,18 @@ from backend.contract.plans import PhaseBound, Plan, sealed
 from backend.contract.reports import Measurement, ResidentFacts, ResidentNode
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, OpId, UnixMs
-from backend.engines.driver import CanarySeen, Completion, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.driver import (
+    CanarySeen,
+    Completion,
+    Confirmed,
+    LeaderGone,
+    PhaseSeen,
+    Proven,
+    Run,
+    Seen,
+    Unfit,
+    Unloaded,
+)
 from backend.engines.p4.adoption import adoptable, adopted
 from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
@@ -39,6 +50,7 @@ PACE = P4Pace(
     canary=0.1,
     unload=1.0,
     unload_again=0.01,
+    head=0.03,
 )
 
 
@@ -56,6 +68,7 @@ class StandInDoor:
         self.silence: OSError | None = None
         self.looks = 0
         self.blinks = False
+        self.peer = StandInPeer()
 
     def put(self, name: str, generation: int | None = None, phase: str = "loaded", **changes: Any) -> None:
         """A node as INSPECT shows it."""
@@ -106,8 +119,31 @@ class StandInDoor:
             raise self.canary
         return self.canary
 
+    async def reach(self, address: str) -> StandInPeer:
+        self.said.append(f"REACH {address}")
+        return self.peer
+
     async def leave(self) -> None:
         self.said.append("FINISH")
+
+
+class StandInPeer:
+    """Stands in for the p4 agent of the head's host: the head is there, is not, or nothing is said."""
+
+    def __init__(self) -> None:
+        self.head: NodeSeen | None = None
+        self.silence: OSError | None = None
+        self.looks = self.leaves = 0
+
+    async def inspect(self) -> Snapshot:
+        self.looks += 1
+        if self.silence is not None:
+            raise self.silence
+        nodes = (self.head,) if self.head is not None else ()
+        return Snapshot(generated_at_unix_ms=0, nodes=nodes, failure_ids=(), tree={})
+
+    async def leave(self) -> None:
+        self.leaves += 1
 
 
 class Followed:
@@ -312,6 +348,66 @@ async def test_a_draining_head_is_unloaded_once_it_is_not_busy(tmp_path: Path) -
     said = [seen.words for seen in stage.of(Measurement)]
     assert any(words.startswith("unload is busy: requests 2, pending 1") for words in said)
     assert stage.door.said == ["UNLOAD step37-1/0"] * 3
+
+
+def behind(tmp_path: Path) -> tuple[Followed, StandInPeer]:
+    """A stage whose head is at another host's p4 agent, and that agent with the head."""
+    rank = next(shard.rank for shard in a_p4_plan().shards if shard.host != "host-a")
+    stage = Followed(tmp_path, rank, state="ready")
+    name = stage.plan.shards[rank].node_id
+    stage.door.put(name)
+    stage.door.put("step37-1/0")
+    stage.door.peer.head = stage.door.nodes.pop("step37-1/0")
+    stage.driver = P4(
+        P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=P4Address(ADDRESSES["host-b"]), binary="/stage"),
+        tmp_path,
+        door=stage.door,
+        pace=PACE,
+    )
+    return stage, stage.door.peer
+
+
+async def test_the_stages_of_a_drained_ring_end_when_the_heads_agent_has_no_head_any_more(tmp_path: Path) -> None:
+    stage, peer = behind(tmp_path)
+    await stage.follow(lambda: stage.door.looks > 6, adopted=True)
+    assert peer.looks == 0, "nobody drains it, so nobody is asked"
+    stage.is_draining = True
+    await stage.follow(lambda: peer.looks > 3, adopted=True)
+    assert not stage.of(LeaderGone), "the head is there"
+    assert peer.leaves == 1, "and its agent is left with FINISH when nobody asks any more"
+    assert peer.head is not None
+    peer.head = msgspec.structs.replace(peer.head, generation=7)
+    await stage.follow(lambda: stage.of(LeaderGone), adopted=True)
+    (gone,) = stage.of(LeaderGone)
+    assert f"{ADDRESSES['host-a']} has no node step37-1/0 of generation {stage.plan.load_generation}" in gone.words
+
+
+async def test_silence_of_the_heads_agent_proves_nothing_and_is_shown(tmp_path: Path) -> None:
+    stage, peer = behind(tmp_path)
+    stage.is_draining, peer.silence = True, TimeoutError("nothing within 10 s")
+    await stage.follow(lambda: "whether its head is gone is unknown" in str(stage.of(Measurement)), adopted=True)
+    assert peer.looks > 0
+    assert not stage.of(LeaderGone)
+    peer.silence, peer.head = None, None
+    await stage.follow(lambda: stage.of(LeaderGone), adopted=True)
+
+
+async def test_a_drain_that_is_given_up_is_asked_about_until_the_head_is_seen_to_serve_on(tmp_path: Path) -> None:
+    stage, peer = behind(tmp_path)
+    stage.is_draining, peer.silence = True, ConnectionRefusedError("refused")
+    driving = asyncio.ensure_future(stage.driver.drive(stage.run(adopted=True), stage.seen.append))
+    await stage.until("a look", lambda: peer.looks > 0)
+    stage.is_draining = False
+    asked = peer.looks
+    await stage.until("it is asked on", lambda: peer.looks > asked + 2)
+    peer.silence = None
+    await stage.until("the end of asking", lambda: peer.leaves > 0)
+    asked, looks = peer.looks, stage.door.looks
+    await stage.until("more looks at its own", lambda: stage.door.looks > looks + 6)
+    assert peer.looks == asked, "it serves on: nobody is asked any more"
+    assert not stage.of(LeaderGone)
+    driving.cancel()
+    await asyncio.gather(driving, return_exceptions=True)
 
 
 async def test_a_stage_is_gone_when_inspect_says_so_twice_and_never_by_silence(tmp_path: Path) -> None:
