@@ -36,14 +36,15 @@ def _live_shards(view: HostView) -> int:
     return sum(1 for shard in view.entities.shards.values() if shard.state not in ended)
 
 
-def host_words(view: HostView, look: Look) -> str:
+def host_words(view: HostView, look: Look, *, with_illnesses: bool = True) -> str:
     """Why a host is not live, what it refuses, how long it has been silent."""
     notes = [view.words]
     notes.append(cordon_words(view.entities.cordon, look))
     if view.facts is not None:
         if view.facts.refuses_loads:
             notes.append(f"refuses loads: {view.facts.refuses_loads}")
-        notes += [_illness_words(ill) for ill in view.facts.illnesses if ill.words not in view.facts.refuses_loads]
+        if with_illnesses:
+            notes += [_illness_words(ill) for ill in view.facts.illnesses if ill.words not in view.facts.refuses_loads]
         if view.facts.foreign:
             notes.append(plural(len(view.facts.foreign), "foreign engine"))
     if view.state.value == "live":
@@ -114,7 +115,7 @@ def host_page(state: FleetState, host: str, look: Look, width: int | None = None
         return [line(f"{host} is no longer in this context.")]
     lines = [
         line(cell(view.host, "name"), "  ", state_cell(host_state(view)), "  ", cell(view.address, "note")),
-        line(host_words(view, look)),
+        line(host_words(view, look, with_illnesses=False)),
         line(f"agent {view.agent_version or '?'}   epoch {view.agent_epoch or '?'}   revision {view.revision}"),
         line(f"journal {view.journal_id or '?'}   at record {number(view.head_seq)}"),
         line(
@@ -136,7 +137,7 @@ def host_page(state: FleetState, host: str, look: Look, width: int | None = None
         line(f"also here: {other.who} ({other.console}), {ago(other.since_unix_ms, look)}") for other in view.present
     ]
     said = [each for each in lines if any(piece.text for piece in each)]
-    return said if width is None else folded(said, width, 4)
+    return said if width is None else folded(said, width - 1, 4)
 
 
 def _keeping_lines(view: HostView, look: Look) -> list[Line]:

@@ -62,10 +62,11 @@ def _growth(growth: JournalGrowth) -> list[Line]:
 
 def _process(process: ResidentProcess) -> Line:
     """One stage's process, and what it takes while nothing crosses it."""
+    spinning = "? threads" if process.spinning is None else plural(process.spinning, "thread")
     if process.idle_cores is None:
         idle = cell("idle cores ?", "unknown")
     elif process.idle_cores >= SPINS:
-        idle = cell(f"spins: {process.idle_cores:g} cores idle, {process.spinning} threads", "state.warn")
+        idle = cell(f"spins: {process.idle_cores:g} cores idle, {spinning}", "state.warn")
     else:
         idle = cell(f"idle cores {process.idle_cores:g}")
     policy = "?" if process.wait_policy is None else process.wait_policy or "not set"

@@ -98,3 +98,14 @@ def test_each_hold_says_what_is_kept_back_and_until_when() -> None:
         "hold 3.0G of CUDA0 of tiny-1/1, until x",
         "hold stuck CUDA0 of tiny-1/1, until process 9 is gone",
     ]
+
+
+def test_a_page_goes_on_in_the_next_line_where_its_words_are_longer_than_the_screen() -> None:
+    long = "the p4 agent holds 130 sockets, 2 of them hidden: connections that ended without FINISH and are lost"
+    facts = w.host("gpu-a").facts
+    assert facts is not None
+    ill = Illness("p4 slots", long, UnixMs(w.NOW_MS))
+    view = w.host("gpu-a", facts=msgspec.structs.replace(facts, illnesses=(ill,)))
+    page = [line_text(each) for each in host_page(w.fleet(hosts={HostId("gpu-a"): view}), "gpu-a", LOOK, 78)]
+    assert max(len(each.rstrip()) for each in page) <= 77
+    assert " ".join(" ".join(page).split()).count(long) == 1, "whole, and once"
