@@ -43,6 +43,8 @@ from backend.contract.reports import (
     Illness,
     Measurement,
     Presence,
+    ResidentFacts,
+    ResidentNode,
 )
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
@@ -229,6 +231,8 @@ __all__ = [
     "ReplicaView",
     "Request",
     "Reservation",
+    "ResidentFacts",
+    "ResidentNode",
     "ResumeOperation",
     "ResumeSubject",
     "RollBackOperation",

@@ -12,7 +12,8 @@ from backend.contract.entities import Entities
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import HostFacts
-from backend.engines.driver import Driver, EngineMissing, ModelUnreadable
+from backend.contract.words import HostId
+from backend.engines.driver import AskingDriver, Driver, EngineMissing, ModelUnreadable
 
 
 async def check_plan(
@@ -65,7 +66,7 @@ async def check_plan(
         try:
             findings += _check_launch(shard, plan, driver)
             findings += await driver.check(shard, plan, facts)
-            if shard.rank == 0:
+            if shard.rank == _reads_model(plan, driver, host):
                 findings += await _check_model(plan, driver, model_roots, host)
         except EngineMissing as error:
             findings.append(
@@ -76,10 +77,18 @@ async def check_plan(
     return tuple(findings)
 
 
+def _reads_model(plan: Plan, driver: Driver, host: HostId) -> int:
+    """The rank for which this host's file is checked, once: every stage of a chain reads it, of a ring the leader."""
+    return min(shard.rank for shard in plan.on_host(host)) if isinstance(driver, AskingDriver) else 0
+
+
 def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Finding]:
-    """The command line is built and thrown away: what it refuses must not be found out with other ranks running."""
+    """What would start it is built and thrown away: what that refuses must not be found out with other ranks up."""
     try:
-        driver.launch(shard, plan, Path(plan.model_path))
+        if isinstance(driver, AskingDriver):
+            driver.residence(shard, plan)
+        else:
+            driver.launch(shard, plan, Path(plan.model_path))
     except EngineMissing:
         raise
     except ValueError as error:

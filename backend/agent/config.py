@@ -9,11 +9,14 @@ from pathlib import Path
 import msgspec
 
 from backend.contract.numbers import check_port
+from backend.contract.p4.addresses import parse_address
 from backend.contract.words import HostId, Port
+from backend.engines.p4.place import BridgePlace, P4Place
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|TiB)?")
 _UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+P4_ENGINE = "p4"
 MAX_SOCKET_PATH = 107
 """Longest path of a unix socket in bytes (``sun_path`` less its final zero)."""
 
@@ -22,10 +25,59 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message names file, key, both values and the remedy."""
 
 
+class BridgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bridge that submits to p4 rings: its record file, or a program that tells it, and where it is asked."""
+
+    record: str = ""
+    hook: tuple[str, ...] = ()
+    url: str = ""
+    token_file: str = ""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one engine is installed; an empty folder means the pinned package."""
+    """Where one engine is installed; an empty folder means the pinned package.
+
+    All else is of p4 alone: the p4 agent that is dialled and the address it advertises (``tcp://host:port``), the
+    stage's program, the folder of its journal, the ``last-load.json`` of who loads past ringtop, the stage's release
+    where it is known, and the bridge.
+    """
 
     folder: str = ""
+    agent: str = ""
+    advertise: str = ""
+    binary: str = ""
+    journal: str = ""
+    record: str = ""
+    release: str = ""
+    bridge: BridgeConfig = BridgeConfig()
+
+    @property
+    def settings(self) -> P4Place:
+        """The same, as p4 takes it. Raises ValueError naming the key, and what it must be."""
+        if not self.agent:
+            raise ValueError(
+                "engines.p4.agent is missing; write where its p4 agent listens, such as tcp://127.0.0.1:4201"
+            )
+        for key in ("binary", "journal", "record"):
+            path = getattr(self, key)
+            if (path or key == "binary") and not Path(path).is_absolute():
+                raise ValueError(f"engines.p4.{key} is {path!r}; it must be an absolute path")
+        bridge = self.bridge
+        for key in ("record", "token_file"):
+            if getattr(bridge, key) and not Path(getattr(bridge, key)).is_absolute():
+                raise ValueError(f"engines.p4.bridge.{key} is {getattr(bridge, key)!r}; it must be an absolute path")
+        if bridge.url and not bridge.url.startswith("http://"):
+            raise ValueError(f"engines.p4.bridge.url is {bridge.url!r}; the bridge speaks http:// on its own host")
+        agent = parse_address(self.agent)
+        return P4Place(
+            agent=agent,
+            advertise=parse_address(self.advertise) if self.advertise else agent,
+            binary=self.binary,
+            journal=self.journal,
+            record=self.record,
+            release=self.release,
+            bridge=BridgePlace(record=bridge.record, hook=bridge.hook, url=bridge.url, token=bridge.token_file),
+        )
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +139,11 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"socket has {len(self.socket.encode())} bytes; a unix socket's path takes {MAX_SOCKET_PATH}. "
                 "Choose a shorter folder."
             )
+        for name, engine in self.engines.items():
+            if name == P4_ENGINE:
+                _ = engine.settings
+            elif engine != EngineConfig(folder=engine.folder):
+                raise ValueError(f"engines.{name} takes a folder; the other keys are those of engines.{P4_ENGINE}")
         for name, device in self.devices.items():
             if device.memory:
                 parse_size(f"devices.{name}.memory", device.memory)

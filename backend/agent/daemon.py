@@ -25,6 +25,7 @@ from backend.agent.core.state import (
     Append,
     CoreEvent,
     Disconnected,
+    Discovered,
     DropNote,
     EngineSaw,
     Follow,
@@ -42,7 +43,7 @@ from backend.agent.core.state import (
 from backend.agent.descriptors import DescriptorReserve
 from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
-from backend.agent.inventory import Inventory
+from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
 from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
 from backend.agent.listening import listen_loopback, listen_unix
@@ -111,6 +112,7 @@ class AgentDaemon:
             self.dispatch,
             self.find,
             self._may_canary,
+            self._is_draining,
         )
 
     # The core
@@ -190,6 +192,10 @@ class AgentDaemon:
     def _may_canary(self, shard: Shard) -> bool:
         drain = self.core.entities.drains.get(shard.replica)
         return drain is None or bool(drain.outcome)
+
+    def _is_draining(self, shard: Shard) -> bool:
+        """A drain of it is open, and this agent may act: without a journal engines are left alone."""
+        return not self.core.journal_failed and not self._may_canary(shard)
 
     def _measured(self, measurement: Measurement) -> None:
         self.measurements[measurement.node_id] = measurement
@@ -272,7 +278,7 @@ class AgentDaemon:
     def _resume(self) -> None:
         for shard in list(self.core.entities.shards.values()):
             state = shard_state(shard.state)
-            if self.journal.is_read_only and shard.identity is None:
+            if self.journal.is_read_only and not shard.is_begun:
                 continue  # to look for it is to give its start up, which is a decision
             if state is None or not state.is_terminal:
                 self.runs.resume(shard)
@@ -300,13 +306,15 @@ class AgentDaemon:
                     for connection in self.connections.values():
                         connection.measured({}, self.inventory.facts)
 
-    async def look(self, *, is_watched: bool = True) -> None:
+    async def look(self, *, is_watched: bool = True, patience: float = 0.0) -> None:
         """Look at the host's health; what changed is journaled, and said to every console."""
-        if await self.inventory.look(self.core.entities, is_watched=is_watched):
+        if await self.inventory.look(self.core.entities, is_watched=is_watched, patience=patience):
             for connection in self.connections.values():
                 connection.measured({}, self.inventory.facts)
         if self.inventory.health.illnesses != self.core.illnesses:
             self.dispatch(HealthSeen(self.inventory.health.illnesses))
+        for shard, load in discovered(self.inventory.facts, self.core.entities, now().unix_ms):
+            self.dispatch(Discovered(shard, load))
 
     # Connections
 

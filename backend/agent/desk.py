@@ -12,7 +12,7 @@ from backend.agent import journal_answers, ports
 from backend.agent.checks import check_plan
 from backend.agent.clock import now
 from backend.agent.connections import Connection
-from backend.agent.core.state import CommandArrived
+from backend.agent.core.state import CommandArrived, EngineSaw
 from backend.agent.engine_logs import generations_of, read_log
 from backend.agent.journal import JournalWriteFailed
 from backend.agent.model_files import resolve_model
@@ -44,12 +44,12 @@ from backend.contract.commands import (
     VerifyJournal,
 )
 from backend.contract.endpoints import Outer
-from backend.contract.entities import Result
+from backend.contract.entities import Canary, Result
 from backend.contract.envelopes import MAJOR, MINOR, command_type, decode_command, payload_digest
 from backend.contract.events import Answered, Refused, Reported, Subscribed, Welcome
 from backend.contract.frames import FrameError, tree_of
 from backend.contract.reports import HostReport
-from backend.engines.driver import EngineMissing, ModelUnreadable
+from backend.engines.driver import EngineMissing, ModelUnreadable, Proven
 from backend.engines.registry import driver_for
 from backend.versions import RINGTOP_VERSION
 
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from backend.agent.daemon import AgentDaemon
 
 HELLO_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+"""The longest that a hello waits for what engines' own agents say at this moment."""
 DURABLE = (
     Reserve,
     Release,
@@ -102,7 +104,7 @@ class Desk:
         connection.read_only = command.read_only or command.major != MAJOR
         if isinstance(envelope.source, Outer):
             connection.channel = envelope.source
-        await self._agent.look()
+        await self._agent.look(patience=LOOK_SECONDS)
         self._supersede(connection)
         self._welcome(connection, command)
         return True
@@ -282,6 +284,10 @@ class Desk:
             raise ValueError(f"{command.node_id} serves nothing on {self._agent.host}; shards here: {known}")
         driver = self._agent.inventory.drivers[shard.engine]
         answer = await driver.complete(shard.endpoint, command.prompt, command.max_tokens, command.seconds)
+        if shard.canary is None and answer.tokens:  # an adopted ring, which nobody here has proven yet
+            canary = Canary(True, answer.seconds, now().unix_ms, "a prompt by hand crossed every rank")
+            seen = Proven(canary, shard.endpoint, shard.buffers)
+            self._agent.dispatch(EngineSaw(shard.node_id, shard.load_generation, seen))
         return _said({"text": answer.text, "seconds": answer.seconds, "tokens": answer.tokens})
 
     def _read_log(self, command: ReadLog) -> Result:

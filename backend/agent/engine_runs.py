@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from backend.agent import cgroup, devices, engine_logs, proofs, supervisor
 from backend.agent.core.state import (
     Adopted,
@@ -27,9 +29,10 @@ from backend.agent.core.state import (
 )
 from backend.agent.model_files import resolve_model
 from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
-from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Shard, hold_key
+from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Resident, Shard, hold_key
+from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import Driver, Run, Seen
+from backend.engines.driver import AskingDriver, Driver, Run, Seen, SpawningDriver
 from backend.failpoints import failpoint
 
 LOG_TAIL_LINES = 12
@@ -39,7 +42,7 @@ Key = tuple[NodeId, LoadGeneration]
 
 
 class EngineRuns:
-    """The processes of this host, one set of tasks per shard and generation."""
+    """The shards of this host, one set of tasks per shard and generation."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class EngineRuns:
         dispatch: Callable[[CoreEvent], None],
         find: Callable[[NodeId], tuple[Shard, LoadRecord] | None],
         may_canary: Callable[[Shard], bool],
+        is_draining: Callable[[Shard], bool] = lambda shard: False,
     ) -> None:
         self.folder = folder
         self.drivers = drivers
@@ -56,6 +60,7 @@ class EngineRuns:
         self._dispatch = dispatch
         self._find = find
         self._may_canary = may_canary
+        self._is_draining = is_draining
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
@@ -80,10 +85,13 @@ class EngineRuns:
         if key in self._ended:
             return
         found = self._find(effect.node_id)
-        if found is None or found[0].identity is None:
+        if found is None or not found[0].is_begun:
             return
         self._ended[key] = asyncio.Event()
-        self._start(self._watch(key, found[0]))
+        if found[0].resident is not None:
+            self._start(self._watch_resident(key, *found))
+        else:
+            self._start(self._watch(key, found[0]))
         self._drives[key] = self._start(self._drive(found[0], found[1], adopted=effect.adopted))
 
     def stop(self, effect: StopEngine) -> None:
@@ -102,9 +110,15 @@ class EngineRuns:
     def resume(self, shard: Shard) -> None:
         """After a restart: find what became of a shard that the journal says was live."""
         failpoint("runs.before_resume")
+        node, generation = shard.node_id, shard.load_generation
+        if isinstance(self.drivers.get(shard.engine), AskingDriver):
+            # It is named before anything is asked: without a name nothing was. What became of it, its drive asks.
+            words = "the agent restarted before the load was asked for; nothing runs"
+            named = shard.resident
+            self._dispatch(SpawnFailed(node, generation, words) if named is None else Adopted(node, generation, named))
+            return
         folder = self.run_folder(shard.node_id, shard.load_generation)
         nonce = shard.identity.nonce if shard.identity else None
-        node, generation = shard.node_id, shard.load_generation
         try:
             found = supervisor.adopt(folder, nonce)
         except RunUnreadable as error:
@@ -132,6 +146,7 @@ class EngineRuns:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(driver.leave() for driver in self.drivers.values() if isinstance(driver, AskingDriver)))
 
     def log_tail(self, folder: Path) -> tuple[str, ...]:
         """The last lines that an engine wrote."""
@@ -163,23 +178,32 @@ class EngineRuns:
             return
         shard, record = found
         planned = next(s for s in record.plan.shards if s.node_id == shard.node_id)
+        driver = self.drivers[shard.engine]
+        who: ProcessIdentity | Resident
         try:
-            # A worker is sent its weights; only the leader opens the file.
-            is_leader = shard.role == "leader"
-            model = resolve_model(record.plan.model_path, self._model_roots) if is_leader else Path()
-            driver = self.drivers[shard.engine]
-            against = await driver.check_workers(record.plan) if is_leader else ()
-            if against:
-                words = " ".join(finding.words for finding in against)
-                self._dispatch(SpawnFailed(effect.node_id, effect.generation, words))
-                return
-            launch = driver.launch(planned, record.plan, model)
-            folder = self.run_folder(shard.node_id, shard.load_generation)
-            identity = await supervisor.spawn(folder, effect.nonce, launch.argv, launch.env)
+            if isinstance(driver, AskingDriver):
+                resolve_model(record.plan.model_path, self._model_roots)
+                who = driver.residence(planned, record.plan)
+            else:
+                who = await self._spawn_process(driver, planned, record.plan, effect.nonce)
         except (ValueError, supervisor.SpawnFailed) as error:
             self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
         else:
-            self._dispatch(Spawned(effect.node_id, effect.generation, identity))
+            self._dispatch(Spawned(effect.node_id, effect.generation, who))
+
+    async def _spawn_process(
+        self, driver: SpawningDriver, planned: PlannedShard, plan: Plan, nonce: str
+    ) -> ProcessIdentity:
+        """Start the process of a shard. Raises ValueError and SpawnFailed, with nothing left running."""
+        # A worker is sent its weights; only the leader opens the file.
+        is_leader = planned.role == "leader"
+        model = resolve_model(plan.model_path, self._model_roots) if is_leader else Path()
+        against = await driver.check_workers(plan) if is_leader else ()
+        if against:
+            raise supervisor.SpawnFailed(" ".join(finding.words for finding in against))
+        launch = driver.launch(planned, plan, model)
+        folder = self.run_folder(planned.node_id, planned.node_generation)
+        return await supervisor.spawn(folder, nonce, launch.argv, launch.env)
 
     async def _watch(self, key: Key, shard: Shard) -> None:
         assert shard.identity is not None
@@ -197,23 +221,40 @@ class EngineRuns:
             words += "; the kernel's out-of-memory killer struck in this control group"
         self._dispatch(Ended(*key, code, signal, words, self.log_tail(folder)))
 
+    async def _watch_resident(self, key: Key, shard: Shard, record: LoadRecord) -> None:
+        """Nobody's child here: its end is what the engine's own agent says."""
+        driver = self.drivers[shard.engine]
+        assert isinstance(driver, AskingDriver)
+        words = await driver.until_gone(self._run(shard, record, adopted=True))
+        drive = self._drives.pop(key, None)
+        if drive is not None:
+            drive.cancel()
+        self._ended[key].set()
+        self._dispatch(Ended(*key, None, None, words, ()))
+
+    def _run(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> Run:
+        return Run(
+            shard=shard,
+            plan=record.plan,
+            pid=shard.identity.pid if shard.identity is not None else 0,
+            log=self.run_folder(shard.node_id, shard.load_generation) / "engine.log",
+            free_memory=lambda: devices.device_free(shard.device),
+            adopted=adopted,
+            may_canary=lambda: self._may_canary(shard),
+            is_draining=lambda: self._is_draining(shard),
+        )
+
     async def _drive(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> None:
-        assert shard.identity is not None
         key = (shard.node_id, shard.load_generation)
 
         def see(seen: Seen) -> None:
             self._dispatch(EngineSaw(*key, seen))
 
-        run = Run(
-            shard=shard,
-            plan=record.plan,
-            pid=shard.identity.pid,
-            log=self.run_folder(*key) / "engine.log",
-            free_memory=lambda: devices.device_free(shard.device),
-            adopted=adopted,
-            may_canary=lambda: self._may_canary(shard),
-        )
+        run = self._run(shard, record, adopted=adopted)
         try:
+            if shard.resident is not None and not adopted:
+                model = resolve_model(record.plan.model_path, self._model_roots)
+                run = msgspec.structs.replace(run, model=model)
             await self.drivers[shard.engine].drive(run, see)
         except Exception as error:  # noqa: BLE001  one engine's odd answer must not take the other engines' agent along
             sys.stderr.write(f"the drive of {shard.node_id} broke:\n{traceback.format_exc()}")
@@ -221,15 +262,19 @@ class EngineRuns:
 
     async def _stop(self, key: Key) -> None:
         found = self._find(key[0])
-        if found is None or found[0].identity is None:
+        if found is None or not found[0].is_begun:
             return
         shard = found[0]
-        assert shard.identity is not None
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
         failpoint("runs.before_stop")
-        steps = self.drivers[shard.engine].stop_steps(shard.role)
+        driver = self.drivers[shard.engine]
+        if isinstance(driver, AskingDriver):
+            await driver.unload(self._run(*found, adopted=True), lambda words: self._dispatch(Stuck(*key, words)))
+            return  # its end is seen by the watch
+        assert shard.identity is not None
+        steps = driver.stop_steps(shard.role)
         try:
             outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
         except RunUnreadable as error:  # every process of it is gone by then; only how it ended cannot be read

@@ -10,9 +10,10 @@ import msgspec
 
 from backend.agent.core.health import FLAPPING_SECONDS, JOURNAL_DAMAGED
 from backend.contract.entities import Entities
-from backend.contract.reports import Illness
+from backend.contract.reports import EngineFacts, Illness, ResidentFacts
 from backend.contract.states import shard_state
 from backend.contract.words import UnixMs
+from backend.planning.guards.residents import SLOTS_CRITICAL, SLOTS_WARN
 
 SYNC_WARNS_SECONDS = 1.0
 SYNC_REFUSES_SECONDS = 10.0
@@ -49,7 +50,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of the agent and its host. None is unknown and is no illness.
 
     ``descriptors`` is used and allowed; ``ports`` the range of the engines, ``ephemeral`` the kernel's for outgoing
-    connections, ``kept`` the ranges that it leaves out of those (``net.ipv4.ip_local_reserved_ports``).
+    connections, ``kept`` the ranges that it leaves out of those (``net.ipv4.ip_local_reserved_ports``). ``engines``
+    are those with an agent of their own, as they last answered.
     """
 
     clocks: Clocks
@@ -60,6 +62,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[int, int] = (0, 0)
     ephemeral: tuple[int, int] | None = None
     kept: tuple[tuple[int, int], ...] = ()
+    engines: tuple[EngineFacts, ...] = ()
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -83,6 +86,7 @@ def judge(before: Health, vitals: Vitals, entities: Entities) -> Health:
         *_of_descriptors(vitals),
         *_of_clocks(before.clocks, vitals.clocks),
         *_of_ports(vitals),
+        *_of_residents(vitals),
         *_of_shards(entities),
     ]
     now = vitals.clocks.mono
@@ -195,6 +199,36 @@ def _covers(ranges: tuple[tuple[int, int], ...], low: int, high: int) -> bool:
         if first <= low <= last:
             low = last + 1
     return low > high
+
+
+def _of_residents(vitals: Vitals) -> list[Illness]:
+    """Engines with an agent of their own: silent ones, lost connection slots, and journals that end a restart."""
+    seen = []
+    for engine in vitals.engines:
+        if engine.words:
+            seen.append(_ill(vitals, f"{engine.engine} silent", engine.words, subject=engine.engine))
+        if engine.resident is not None:
+            seen += _of_resident(vitals, engine.engine, engine.resident)
+    return seen
+
+
+def _of_resident(vitals: Vitals, engine: str, resident: ResidentFacts) -> list[Illness]:
+    seen = []
+    used, hidden = resident.sockets or 0, resident.hidden or 0
+    if used >= SLOTS_WARN or hidden:
+        words = (
+            f"the {engine} agent holds {used} sockets, {hidden} of them hidden: connections that ended without FINISH "
+            f"and are lost until it starts again ({SLOTS_WARN} is high, at {SLOTS_CRITICAL} loads are refused, at 256 "
+            "it takes nobody and says nothing). Unload its rings and start it again in time"
+        )
+        seen.append(_ill(vitals, f"{engine} slots", words, refuses_loads=used >= SLOTS_CRITICAL, subject=engine))
+    if resident.journal != "ok":
+        words = f"the journal of the {engine} agent: {resident.journal}. It takes no load like this"
+        seen.append(_ill(vitals, f"{engine} journal", words, subject=engine))
+    if resident.restart:
+        size = f"{resident.journal_files} files, {(resident.journal_bytes or 0) >> 20} MiB"
+        seen.append(_ill(vitals, f"{engine} restart", f"{resident.restart} ({size})", subject=engine))
+    return seen
 
 
 def _of_shards(entities: Entities) -> list[Illness]:

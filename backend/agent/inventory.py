@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backend.agent.config import AgentConfig, ConfigError
+from backend.agent.config import P4_ENGINE, AgentConfig, ConfigError
 from backend.agent.core.capacity import committed_memory
 from backend.agent.core.state import Capacity
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS
@@ -19,10 +19,11 @@ from backend.agent.foreign import ForeignFound, find_foreign
 from backend.agent.illness import Health, judge
 from backend.agent.journal_home import why_unknown_refuse
 from backend.agent.vitals import VitalSigns
-from backend.contract.entities import Entities
+from backend.contract.entities import Entities, LoadRecord, Shard
 from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Illness
 from backend.contract.words import UnixMs
-from backend.engines.driver import Driver, EngineMissing
+from backend.engines.driver import AskingDriver, Driver, EngineMissing
+from backend.engines.p4.adoption import adoptable, adopted
 from backend.engines.registry import driver_for
 from backend.versions import RINGTOP_VERSION
 
@@ -42,18 +43,21 @@ class Inventory:
         self._config = config
         self._journal = journal
         self._refuses_loads = refuses_loads()
-        self._engines: tuple[EngineFacts, ...] | None = None
+        self._engines: tuple[EngineFacts, ...] = ()
+        self._asking: asyncio.Task[tuple[EngineFacts, ...]] | None = None
         self._runs = Path(config.state) / "runs"
         self._foreign = ForeignFound()
         self._foreign_at = 0.0
-        self._told: tuple[object, object] = ([], ())
+        self._told: tuple[object, ...] = ()
         self._unknown = ""
         self._vitals = VitalSigns(config, journal)
         self.health = Health()
         self.drivers: dict[str, Driver] = {}
         for name, engine in config.engines.items():
             try:
-                self.drivers[name] = driver_for(name, Path(engine.folder) if engine.folder else None)
+                folder = Path(engine.folder) if engine.folder else None
+                p4 = engine.settings if name == P4_ENGINE else None
+                self.drivers[name] = driver_for(name, folder, p4, Path(config.state))
             except EngineMissing as error:
                 raise ConfigError(f"engines.{name}: {error}") from error
         self.facts: HostFacts
@@ -77,14 +81,12 @@ class Inventory:
 
     async def _measure(self, entities: Entities) -> bool:
         before = getattr(self, "facts", None)
-        if self._engines is None or any(engine.words for engine in self._engines):
-            self._engines = tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
+        self._engines = await self._all_engine_facts()
         await self._look_for_foreign(entities)
         if before is None or self._unknown:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
             self._unknown = await asyncio.to_thread(why_unknown_refuse, self._config, entities)
-        vitals = await self._vitals.take()
-        self.health = judge(self.health, vitals, entities)
+        await self._judge(entities)
         devices = [self._cpu(), *(await read_gpus()).devices]
         self.facts = host_facts(
             host=self._config.host,
@@ -106,24 +108,48 @@ class Inventory:
         )
         return before is None or _moved(before, self.facts)
 
-    async def look(self, entities: Entities, *, is_watched: bool = True) -> bool:
-        """Look at what costs little: the host's health, and now and then at foreign engines.
+    async def look(self, entities: Entities, *, is_watched: bool = True, patience: float = 0.0) -> bool:
+        """Look at what costs little: the host's health, and now and then at foreign engines and engines' own agents.
 
         Whether an illness began, changed its degree or ended, or a foreign engine came or went. Those are looked for
-        only while somebody watches (``is_watched``).
+        only while somebody watches (``is_watched``). The answers of agents are waited for ``patience`` seconds; what
+        comes later counts at the next look.
         """
         if is_watched and time.monotonic() - self._foreign_at >= FOREIGN_SECONDS:
             await self._look_for_foreign(entities)
-        vitals = await self._vitals.take()
-        self.health = judge(self.health, vitals, entities)
+        if is_watched:
+            await self._ask_agents(patience)
+        await self._judge(entities)
         self.facts = msgspec.structs.replace(
             self.facts,
+            engines=self._engines,
             illnesses=self.health.illnesses,
             refuses_loads=self._why_no_loads(),
             foreign=self._foreign.processes,
         )
-        told, self._told = self._told, (_degrees(self.health.illnesses), _settled(self.facts).foreign)
+        settled = _settled(self.facts)
+        told, self._told = self._told, (_degrees(self.health.illnesses), settled.foreign, settled.engines)
         return told != self._told
+
+    async def _ask_agents(self, patience: float) -> None:
+        """Begin to ask engines with agents of their own, unless that is under way; a silent one holds nobody up."""
+        if self._asking is None and any(isinstance(driver, AskingDriver) for driver in self.drivers.values()):
+            self._asking = asyncio.create_task(self._all_engine_facts())
+        asking = self._asking
+        if asking is None:
+            return
+        done, _ = await asyncio.wait({asking}, timeout=patience)
+        if done and self._asking is asking:  # another look may have waited for the same answer
+            self._asking, self._engines = None, asking.result()
+
+    async def _all_engine_facts(self) -> tuple[EngineFacts, ...]:
+        return tuple([await self._engine_facts(name) for name in sorted(self.drivers)])
+
+    async def _judge(self, entities: Entities) -> None:
+        asked = [name for name, driver in self.drivers.items() if isinstance(driver, AskingDriver)]
+        engines = tuple(engine for engine in self._engines if engine.engine in asked)
+        vitals = msgspec.structs.replace(await self._vitals.take(), engines=engines)
+        self.health = judge(self.health, vitals, entities)
 
     async def _look_for_foreign(self, entities: Entities) -> None:
         self._foreign_at = time.monotonic()
@@ -155,6 +181,10 @@ class Inventory:
         return "; ".join(filter(None, (self._refuses_loads, self._unknown, self.health.refuses_loads)))
 
     async def _engine_facts(self, name: str) -> EngineFacts:
+        """What one engine is: once found out it stays so, but for one whose own agent has its own life."""
+        known = next((engine for engine in self._engines if engine.engine == name), None)
+        if known is not None and not known.words and not isinstance(self.drivers[name], AskingDriver):
+            return known
         try:
             return await self.drivers[name].facts()
         except EngineMissing as error:
@@ -165,6 +195,18 @@ class Inventory:
         cap = self._config.device_cap(device.name)
         total = device.total if cap is None else min(cap, device.total)
         return msgspec.structs.replace(device, total=total, committed=committed_memory(entities, device.name))
+
+
+def discovered(facts: HostFacts, entities: Entities, now: UnixMs) -> list[tuple[Shard, LoadRecord]]:
+    """What engines' own agents run that nobody here asked for, where their loader's record says what it is."""
+    ours = {shard.resident for shard in entities.shards.values() if shard.resident is not None}
+    found = [
+        adopted(facts.host, engine.resident.address, node, now)
+        for engine in facts.engines
+        if engine.resident is not None
+        for node in adoptable(engine.resident)
+    ]
+    return [(shard, load) for shard, load in found if shard.resident not in ours]
 
 
 def _moved(old: HostFacts, new: HostFacts) -> bool:

@@ -23,7 +23,7 @@ from backend.agent.core.state import (
     Ticked,
 )
 from backend.agent.journal import Appended, DamagedJournal, Journal, JournalWriteFailed
-from backend.contract.entities import Entities, JournalRecord
+from backend.contract.entities import Entities, JournalRecord, Resident
 from backend.contract.reports import Measurement
 from backend.engines.driver import PhaseSeen
 
@@ -135,7 +135,7 @@ def words_of(event: CoreEvent) -> str:
     if isinstance(event, EngineSaw) and isinstance(event.seen, PhaseSeen):
         return f"{event.seen.state.value}: {event.seen.words}"
     if isinstance(event, Adopted):
-        return f"pid {event.identity.pid} runs"
+        return event.identity.words if isinstance(event.identity, Resident) else f"pid {event.identity.pid} runs"
     return str(getattr(event, "words", ""))
 
 

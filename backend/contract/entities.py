@@ -33,6 +33,22 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
     nonce: str
 
 
+class Resident(msgspec.Struct, frozen=True):
+    """A shard that an engine's own agent runs and ours only asked for: where it was asked, by which name and number.
+
+    It stands in the place of a process: none of its processes is this agent's to name, to signal or to wait for.
+    """
+
+    address: str
+    name: str
+    generation: NodeGeneration
+
+    @property
+    def words(self) -> str:
+        """Who it is, for people."""
+        return f"node {self.name} generation {self.generation} at {self.address}"
+
+
 class Exit(msgspec.Struct, frozen=True):
     """How an engine ended. ``code`` and ``signal`` are None when nobody could learn them: unknown is never 0."""
 
@@ -65,6 +81,9 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
 
     ``ends_as`` is set while stopping: ``stopped`` when somebody asked for it, ``failed`` when it had to be ended.
+    ``reported_result`` is the largest result in bytes that the engine said it may return, which ``bound`` derived, and
+    ``reported_release`` what it said that it is; an engine that says neither leaves them unknown.
+    ``identity`` is its process, or ``resident`` whom an engine's own agent runs it for; both are None before the start.
 
     ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
     """
@@ -99,6 +118,14 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     canary: Canary | None = None
     ends_as: str = ""
     revision: int = 0
+    resident: Resident | None = None
+    reported_result: int | None = None
+    reported_release: str = ""
+
+    @property
+    def is_begun(self) -> bool:
+        """It has a process of ours, or an engine's own agent was named for it: there is something to stop."""
+        return self.identity is not None or self.resident is not None
 
 
 class LoadRecord(msgspec.Struct, frozen=True):

@@ -155,13 +155,17 @@ class Candidate(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """What the plan relied on at one host; the load is refused when it moved."""
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the plan relied on at one host; the load is refused when it moved.
+
+    ``address`` is what the engine's own agent advertises there; empty for an engine without one.
+    """
 
     host: HostId
     agent_epoch: str
     revision: int
     release: str
+    address: str = ""
 
 
 class PhaseBound(msgspec.Struct, frozen=True):
@@ -208,6 +212,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def on_host(self, host: HostId) -> tuple[PlannedShard, ...]:
         """The shards planned at one host, in rank order."""
         return tuple(shard for shard in self.shards if shard.host == host)
+
+    def address_of(self, shard: PlannedShard) -> str:
+        """Where the engine's own agent of a shard is reached; empty for an engine without one."""
+        return next((fact.address for fact in self.facts if fact.host == shard.host), "")
 
     def phase_seconds(self, phase: str) -> float:
         """The bound of one phase in seconds; KeyError for a phase without one."""

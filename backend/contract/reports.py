@@ -24,8 +24,51 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
 
 
+class ResidentNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard at an engine's own agent. ``is_ours``: this agent had it loaded; else ``replica`` and ``rank`` are what
+    the record of whoever did says, empty and None where it says nothing.
+
+    ``state`` is the engine's own text: shown, never interpreted.
+    """
+
+    name: str
+    generation: int
+    phase: str
+    state: str = ""
+    is_ours: bool = False
+    replica: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class ResidentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's own agent on the host. None and empty are unknown, never 0.
+
+    ``address`` is what it advertises, under which its peers and ours name it. ``journal`` is the state of its own
+    journal in words, ``ok`` when a load may rely on it; ``restart`` why it would refuse to start again, or empty.
+    ``sockets`` are descriptors of sockets that it holds, ``unique`` the sockets behind them, ``hidden`` those that the
+    kernel lists nowhere: each is a connection slot lost for its life. ``taught`` says that whoever submits to its
+    rings is told of a load.
+    """
+
+    address: str
+    nodes: tuple[ResidentNode, ...] = ()
+    journal: str = ""
+    journal_files: int | None = None
+    journal_bytes: int | None = None
+    restart: str = ""
+    sockets: int | None = None
+    unique: int | None = None
+    hidden: int | None = None
+    taught: bool | None = None
+    words: str = ""
+
+
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine installed on the host. ``release`` must be equal on every rank of a ring."""
+    """One engine installed on the host. ``release`` must be equal on every rank of a ring.
+
+    ``resident`` is its own agent, for an engine whose shards are that agent's and not ours.
+    """
 
     engine: str
     folder: str
@@ -33,6 +76,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     cpu_needs: tuple[str, ...] = ()
     words: str = ""
+    resident: ResidentFacts | None = None
 
 
 class Illness(msgspec.Struct, frozen=True):

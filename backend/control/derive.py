@@ -218,6 +218,9 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if absent or waiting or leader is None:
         words = [_phase_words(claim) for claim in waiting]
         return ReplicaState.LOADING, [*words, *absent]
+    if leader.shard.canary is None and ring.plan is not None and not ring.plan.shards:
+        untried = f"no prompt of ours has crossed it yet: ringtop test {leader.shard.replica}"
+        return ReplicaState.RECOVERING, [leader.shard.words, untried]
     if leader.shard.canary is None:
         return ReplicaState.LOADING, ["rank 0 says ready, and no canary has crossed every rank yet"]
     words = [] if leader.shard.canary.ok else [f"unresponsive: {leader.shard.canary.words}"]
@@ -278,11 +281,17 @@ def _ownerless_words(operations: list[OperationView]) -> list[str]:
 
 
 def bound_word(shard: Shard, reported: Buffers | None) -> str:
-    """equal, differs or unknown: weights and KV, each at the resolution that the engine prints (0.01 MiB)."""
-    if not shard.bound.derived or reported is None:
+    """equal, differs or unknown: weights and KV at the resolution that the engine prints (0.01 MiB), the largest result
+    to the byte. What was not derived, or is not reported, is not compared."""
+    bound = shard.bound
+    agree = []
+    if bound.derived and reported is not None:
+        agree += [printed(bound.weights) == printed(reported.weights), printed(bound.kv) == printed(reported.kv)]
+    if bound.result_derived and shard.reported_result is not None:
+        agree.append(bound.result == shard.reported_result)
+    if not agree:
         return "unknown"
-    same = printed(shard.bound.weights) == printed(reported.weights) and printed(shard.bound.kv) == printed(reported.kv)
-    return "equal" if same else "differs"
+    return "equal" if all(agree) else "differs"
 
 
 def printed(size: int) -> str:

@@ -46,6 +46,17 @@ def bounds(lens: Lens) -> Iterator[Drift]:
                 remedy=f"Compare the profile with the log of {shard.node_id}, correct it, "
                 f"load {lens.replica.id} again.",
             )
+        if shard.reported_result not in (None, shard.bound.result) and shard.bound.result_derived:
+            yield make_drift(
+                "largest result",
+                shard.node_id,
+                ("derived", shard.bound.result),
+                (f"reported at {shard.host}", shard.reported_result),
+                severity="alarm",
+                since_unix_ms=lens.since,
+                consequence="A result may fit no store, and would never be admitted; nobody would say so.",
+                remedy=f"Give the engine's numbers as geometry in the catalog, and load {lens.replica.id} again.",
+            )
         planned = by_rank.get(shard.rank)
         if planned is not None and _compared(planned.bound) != _compared(shard.bound):
             yield make_drift(

@@ -13,6 +13,23 @@ from backend.control.drift_lens import Lens, header_key, make_drift
 from backend.control.views import Drift
 
 
+def _reported_releases(lens: Lens) -> Iterator[Drift]:
+    """What engines said of themselves when they had loaded, where they say it: one release on every rank."""
+    said = [view.shard for view in lens.live if view.shard.reported_release]
+    for shard in said[1:]:
+        if shard.reported_release != said[0].reported_release:
+            yield make_drift(
+                "loaded release",
+                shard.node_id,
+                (f"rank {said[0].rank} on {said[0].host}", said[0].reported_release),
+                (f"rank {shard.rank} on {shard.host}", shard.reported_release),
+                severity="alarm",
+                since_unix_ms=lens.since,
+                consequence="Ranks of different releases read each other's messages wrongly, or hang.",
+                remedy=f"Install one release on {said[0].host} and {shard.host}, then load again.",
+            )
+
+
 def releases(lens: Lens) -> Iterator[Drift]:
     """One release on every rank, the one that was planned, and the one that is installed where it runs."""
     speaking = [view.shard for view in lens.live if view.shard.release]
@@ -29,6 +46,7 @@ def releases(lens: Lens) -> Iterator[Drift]:
                 consequence="Ranks of different releases read each other's messages wrongly, or hang.",
                 remedy=f"Install one release on {first.host} and {shard.host}, then load again.",
             )
+    yield from _reported_releases(lens)
     for shard in speaking:
         part = lens.part(shard.host)
         facts = part.host.facts if part is not None else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from backend.contract.entities import Buffers, Canary, Shard
+from backend.contract.entities import Buffers, Canary, Resident, Shard
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
@@ -71,7 +71,28 @@ class LeaderGone(msgspec.Struct, frozen=True):
     words: str
 
 
-Seen = PhaseSeen | Proven | CanarySeen | Unfit | PeerLost | LeaderGone | Measurement
+class Confirmed(msgspec.Struct, frozen=True):
+    """The engine said what it loaded: its release, and the largest result in bytes that it may return."""
+
+    release: str
+    result: int
+    words: str
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Whoever submits to a ring was told of it, or could not be: then requests to it are refused."""
+
+    ok: bool
+    words: str
+
+
+class Unloaded(msgspec.Struct, frozen=True):
+    """The engine's own agent unloaded a shard that drains: it was not busy any more."""
+
+    words: str
+
+
+Seen = PhaseSeen | Proven | CanarySeen | Unfit | PeerLost | LeaderGone | Confirmed | Published | Unloaded | Measurement
 """What a drive tells its agent."""
 
 
@@ -79,11 +100,17 @@ def _always() -> bool:
     return True
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One running engine process, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
+def _never() -> bool:
+    return False
 
-    ``adopted`` says that the process ran before this agent did: then nothing is assumed of its phase.
-    ``may_canary`` is False while the replica drains: a canary would count as work.
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard that runs, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
+
+    ``pid`` is 0 for a resident, which has no process of this agent; ``model`` is the file that it is to read, where
+    this agent does not pass it on a command line. ``adopted`` says that it ran, or was asked for,
+    before this agent did: then nothing is assumed of its phase.
+    ``may_canary`` is False while the replica drains: a canary would count as work; ``is_draining`` is True then.
     """
 
     shard: Shard
@@ -93,6 +120,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     free_memory: Callable[[], int]
     adopted: bool = False
     may_canary: Callable[[], bool] = _always
+    is_draining: Callable[[], bool] = _never
+    model: Path = Path()
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -110,8 +139,8 @@ class StopStep(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Driver(Protocol):
-    """One engine on one host."""
+class EngineDriver(Protocol):
+    """One engine on one host, however its shards come up."""
 
     engine: str
 
@@ -127,14 +156,43 @@ class Driver(Protocol):
     async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
         """Just before the leader starts: what speaks against its workers as they answer now."""
 
-    def launch(self, shard: PlannedShard, plan: Plan, model: Path) -> Launch:
-        """The command line and environment of one shard."""
-
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
-        """Follow one process from its spawn, through its load, while it serves; returns only when cancelled."""
+        """Follow one shard from its start, through its load, while it serves; returns only when cancelled."""
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
         """One greedy completion. Raises TimeoutError, ConnectionError."""
 
+
+@runtime_checkable
+class SpawningDriver(EngineDriver, Protocol):
+    """An engine whose every shard is a process that this agent starts, follows by its pidfd and stops by signals."""
+
+    def launch(self, shard: PlannedShard, plan: Plan, model: Path) -> Launch:
+        """The command line and environment of one shard."""
+
     def stop_steps(self, role: str) -> tuple[StopStep, ...]:
         """How a shard of this role is stopped."""
+
+
+@runtime_checkable
+class AskingDriver(EngineDriver, Protocol):
+    """An engine whose shards belong to its own agent on this host: it is asked to load and unload them.
+
+    ``drive`` asks for the load itself unless the run is adopted. Silence of the engine's agent is unknown, never an
+    end: what it has not said is asked again.
+    """
+
+    def residence(self, shard: PlannedShard, plan: Plan) -> Resident:
+        """Whom its agent will be asked to load. Raises EngineMissing, and ValueError for a shard without a place."""
+
+    async def until_gone(self, run: Run) -> str:
+        """Wait until its agent says that it has no such shard; returns that in words."""
+
+    async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
+        """Have it unloaded, asked again for as long as it takes; ``refused`` hears each new reason why it was not."""
+
+    async def leave(self) -> None:
+        """This agent ends: let go of its agent without taking anything of it along."""
+
+
+Driver = SpawningDriver | AskingDriver

@@ -190,6 +190,7 @@ def highest_generation(report: HostReport) -> int:
         *(shard.load_generation for shard in entities.shards.values()),
         *(record.plan.load_generation for record in entities.loads.values()),
         *(reservation.load_generation for reservation in entities.reservations.values()),
+        *(node.generation for engine in report.facts.engines if engine.resident for node in engine.resident.nodes),
     )
     return max(seen)
 

@@ -147,6 +147,7 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
             continue
         now = engine_of(report, saved.engine)
         found += _stale(fact, report, now.release if now else "no release")
+        found += _moved(fact, report.host, now.resident.address if now and now.resident else "")
         found += generation_not_above(saved, report)
     return tuple(found)
 
@@ -194,6 +195,21 @@ def _stale(fact: Fact, report: HostReport, release: str) -> list[Finding]:
     ]
 
 
+def _moved(fact: Fact, host: HostId, address: str) -> list[Finding]:
+    """One finding when the engine's own agent advertises another address: to its peers it would be somebody else."""
+    if fact.address == address:
+        return []
+    return [
+        refuse(
+            "address.moved",
+            host,
+            expected=f"{fact.address or 'no agent of the engine'}, when the plan was made",
+            found=address or "no agent of the engine",
+            remedy="What is sent to the old address goes nowhere, and nobody says so. Plan again.",
+        )
+    ]
+
+
 def _bounds(
     engine: EngineRules, profile: Profile, model: ModelFacts | None, seats: tuple[Seat, ...]
 ) -> tuple[Bound, ...]:
@@ -218,5 +234,6 @@ def _facts(fleet: FleetFacts, placement: Placement, engine: str) -> tuple[Fact, 
         if report is not None:
             installed = engine_of(report, engine)
             release = installed.release if installed else "no release"
-            facts.append(Fact(host, report.agent_epoch, report.revision, release))
+            address = installed.resident.address if installed and installed.resident else ""
+            facts.append(Fact(host, report.agent_epoch, report.revision, release, address))
     return tuple(facts)

@@ -41,7 +41,15 @@ def shard_facts(view: ShardView) -> dict[str, Any]:
             "limit": shard.bound.limit,
             "unit": "bytes",
             "agrees": _AGREES.get(view.bound),
+            "result": {
+                "derived": shard.bound.result if shard.bound.result_derived else None,
+                "reported": shard.reported_result,
+                "limit": shard.bound.result_limit,
+            },
         },
+        "resident": shard.resident,
+        "release": shard.reported_release or shard.release,
+        "measured": None if view.measurement is None else view.measurement.words or None,
     }
 
 
@@ -137,7 +145,10 @@ def host_facts(view: HostView) -> dict[str, Any]:
         ]
         if facts
         else None,
-        "engines": [{"engine": engine.engine, "release": engine.release} for engine in facts.engines]
+        "engines": [
+            {"engine": engine.engine, "release": engine.release, "words": engine.words, "resident": engine.resident}
+            for engine in facts.engines
+        ]
         if facts
         else None,
         "shards": sorted(view.entities.shards) if facts else None,

@@ -38,6 +38,8 @@ def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[
     ]
     if shard.identity is not None:
         out.append(line(f" process {shard.identity.pid}, started at tick {shard.identity.start_ticks}"))
+    if shard.resident is not None:
+        out.append(line(f" {shard.resident.words}, which its own agent runs"))
     out += _memory_lines(view, shard)
     if shard.exit is None:
         out += wrapped(last_words(view, look), width, 1) if last_words(view, look) else []
@@ -65,6 +67,17 @@ def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
                 f"   compute {size(view.reported.compute)}",
             )
         )
+    if shard.reported_result is not None:
+        style = "plain" if shard.reported_result == bound.result else "alarm"
+        out.append(
+            line(
+                f" largest result {number(bound.result)}   engine reported ",
+                cell(number(shard.reported_result), style),
+                f"   of at most {number(bound.result_limit)}",
+            )
+        )
+    if shard.reported_release:
+        out.append(line(f" engine said it is {shard.reported_release}"))
     measured = view.measurement
     if measured is not None:
         oldest = duration(measured.oldest_seconds)

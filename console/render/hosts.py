@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.api import FleetState, Hold, HostFacts, HostView, Illness
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
+from console.render.residents import resident_lines
 from console.render.values import age_note, ago, clock, duration, number, plural, size
 from console.render.words import state_cell
 
@@ -181,4 +182,6 @@ def _fact_lines(view: HostView) -> list[Line]:
         lines.append(
             line(cell(f"engine {engine.engine}", "name"), f"  {engine.release}  {engine.folder}  {engine.words}")
         )
+        if engine.resident is not None:
+            lines += resident_lines(engine.resident)
     return lines

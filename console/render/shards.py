@@ -46,6 +46,8 @@ def _reported(view: ShardView, look: Look) -> Cell:
     if view.reported is None and view.state in ENDED:
         return cell("-", "quiet")
     reported = "" if view.reported is None else number(view.reported.weights + view.reported.kv)
+    if view.reported is None and view.shard.reported_result is not None:
+        reported = number(view.shard.reported_result)
     return agreement(view.bound, reported, look)
 
 
@@ -53,6 +55,8 @@ def shard_cells(view: ShardView, look: Look) -> Line:
     """One shard: place, state, its node generation beside the replica's, its bound beside the engine's report."""
     shard = view.shard
     derived = number(shard.bound.compared) if shard.bound.derived else "?"
+    if shard.bound.result_derived and not shard.bound.derived:
+        derived = number(shard.bound.result)
     return (
         right(shard.rank),
         cell(shard.host, "name"),

@@ -9,7 +9,7 @@ import pytest
 
 from backend.agent.illness import Clocks, DiskRoom, Health, Vitals, judge
 from backend.contract.entities import Canary, Entities, Failing, Hold
-from backend.contract.reports import Illness
+from backend.contract.reports import EngineFacts, Illness, ResidentFacts
 from backend.contract.words import LoadGeneration, NodeId, UnixMs
 from tests.agent.core.world import World
 from tests.factories import make_plan
@@ -40,6 +40,37 @@ def test_a_slow_journal_warns_over_one_second_and_refuses_loads_over_ten(seconds
     ill = look(sync_seconds=seconds).get("journal slow")
     assert (None if ill is None else ill.refuses_loads) is refuses
     assert ill is None or f"takes {seconds:.1f} s" in ill.words
+
+
+def resident(**fields: Any) -> dict[str, Illness]:
+    own = ResidentFacts(**{"address": "tcp://10.0.0.7:4201", "journal": "ok", "sockets": 4, "hidden": 0, **fields})
+    return look(engines=(EngineFacts(engine="p4", folder="/p4", release="1", devices=("CPU",), resident=own),))
+
+
+def test_an_engines_own_agent_that_is_well_is_no_illness() -> None:
+    assert resident() == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "refuses"),
+    [
+        ({"sockets": 128}, "p4 slots", False),
+        ({"sockets": 192}, "p4 slots", True),
+        ({"hidden": 1}, "p4 slots", False),
+        ({"journal": "its agent was started without one"}, "p4 journal", False),
+        ({"restart": "its journal holds 4 admitted requests", "journal_files": 12}, "p4 restart", False),
+    ],
+    ids=str,
+)
+def test_an_engines_own_agent_ails_before_it_falls_silent(fields: dict[str, Any], kind: str, refuses: bool) -> None:
+    ill = resident(**fields)[kind]
+    assert (ill.refuses_loads, ill.subject) == (refuses, "p4")
+
+
+def test_an_engines_own_agent_that_does_not_answer_is_said_and_refuses_nothing_of_other_engines() -> None:
+    silent = EngineFacts(engine="p4", folder="", release="", devices=(), words="the p4 agent does not answer")
+    ill = look(engines=(silent,))["p4 silent"]
+    assert (ill.words, ill.refuses_loads) == ("the p4 agent does not answer", False)
 
 
 def test_a_damaged_journal_refuses_loads_in_its_own_words() -> None:

@@ -25,6 +25,13 @@ ELSEWHERE = {
     "bound.overflow": "tests/planning/engines: the p4 engine's formula",
     "canary.failed": "tests/engines: an engine that loads and does not answer",
     "host.unreadable": "tests/engines: a kernel that hides processes",
+    "address.moved": "tests/refusals/test_p4_drifts: a p4 agent that advertises another address than it did",
+    "load.refused": "tests/e2e/test_p4_ends: what a p4 agent says no to, and its rollback",
+    "session.silent": "tests/e2e/test_p4_ends: a stage that the head's agent does not reach",
+    "resident.journal": "tests/refusals/test_p4_drifts: a p4 agent without a journal",
+    "resident.loopback": "tests/refusals/test_p4_drifts: a p4 agent that advertises loopback",
+    "resident.name": "tests/refusals/test_p4_drifts: a node of that name, loaded by somebody else",
+    "resident.same": "tests/planning/test_resident_guards: two p4 agents under one address",
     "placement.differs": "tests/engines: an engine's log, read after a load that printed no plan",
 }
 """Guards that need more than a wrong request, and where they are tried."""

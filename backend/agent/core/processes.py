@@ -10,6 +10,7 @@ from backend.agent.core import drains
 from backend.agent.core.health import failing_after, say_quarantine
 from backend.agent.core.state import (
     Adopted,
+    Discovered,
     DriveBroke,
     Ended,
     EngineSaw,
@@ -23,11 +24,30 @@ from backend.agent.core.state import (
 )
 from backend.agent.core.stopping import begin_stop, dismiss, holds_of
 from backend.agent.core.turn import Turn
-from backend.contract.entities import Exit, Hold, OpenOperation, Result, Shard, hold_key
+from backend.contract.entities import (
+    Exit,
+    Hold,
+    OpenOperation,
+    ProcessIdentity,
+    Resident,
+    Result,
+    Shard,
+    hold_key,
+)
 from backend.contract.reports import Measurement
 from backend.contract.states import IllegalTransition, ShardState, shard_state
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import CanarySeen, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+from backend.engines.driver import (
+    CanarySeen,
+    Confirmed,
+    LeaderGone,
+    PeerLost,
+    PhaseSeen,
+    Proven,
+    Published,
+    Unfit,
+    Unloaded,
+)
 
 _COMPLAINT = re.compile(r"\b(error|fail(ed|ure)?|cannot|couldn't|invalid|unknown)\b", re.IGNORECASE)
 
@@ -37,15 +57,22 @@ def on_spawned(turn: Turn, event: Spawned) -> None:
     shard = _current(turn, event.node_id, event.generation)
     if shard is None:
         return
-    known = _with(shard, identity=event.identity)
-    words = f"pid {event.identity.pid} started"
+    known, words = _named(shard, event.identity)
     if shard.state == ShardState.STOPPING.value:
         turn.record("spawned", words, shard=known)
-        turn.then(Follow(event.node_id, event.generation, False))
+        # Nothing was asked of a resident's agent yet, and nothing must be: it is followed as if it had been.
+        turn.then(Follow(event.node_id, event.generation, known.resident is not None))
         turn.then(StopEngine(event.node_id, event.generation))
         return
     turn.record("spawned", words, shard=_with(known, words=words))
     turn.then(Follow(event.node_id, event.generation, False))
+
+
+def _named(shard: Shard, who: ProcessIdentity | Resident) -> tuple[Shard, str]:
+    """The shard with its process, or with whom its engine's agent is asked for; and that in words."""
+    if isinstance(who, Resident):
+        return _with(shard, resident=who), f"{who.words} is asked for"
+    return _with(shard, identity=who), f"pid {who.pid} started"
 
 
 def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
@@ -64,15 +91,28 @@ def on_spawn_failed(turn: Turn, event: SpawnFailed) -> None:
 
 
 def on_adopted(turn: Turn, event: Adopted) -> None:
-    """After a restart the process still runs: nothing of it changes, it is followed again."""
+    """After a restart the process still runs, or its engine's agent is asked: it is followed again as it was."""
     shard = _current(turn, event.node_id, event.generation)
     if shard is None:
         return
-    if shard.identity != event.identity:
+    if isinstance(event.identity, ProcessIdentity) and shard.identity != event.identity:
         turn.record("adopted", f"pid {event.identity.pid} found again", shard=_with(shard, identity=event.identity))
     turn.then(Follow(event.node_id, event.generation, True))
     if shard.state == ShardState.STOPPING.value:
         turn.then(StopEngine(event.node_id, event.generation))
+
+
+def on_discovered(turn: Turn, event: Discovered) -> None:
+    """Take over what somebody else loaded: it is kept and followed like ours, and nothing is asked of it."""
+    if turn.state.journal_failed:
+        return
+    shard = event.shard
+    known = turn.state.entities.shards.get(shard.node_id)
+    reserved = any(shard.node_id in kept.node_ids for kept in turn.state.entities.reservations.values())
+    if known is not None or reserved:
+        return
+    turn.record("adopted", shard.words, shard=shard, load=event.load)
+    turn.then(Follow(shard.node_id, shard.load_generation, True))
 
 
 def on_engine(turn: Turn, event: EngineSaw) -> None:
@@ -96,6 +136,14 @@ def on_engine(turn: Turn, event: EngineSaw) -> None:
     elif isinstance(seen, LeaderGone):
         ends_as = "stopped" if _drain_open(turn, shard) else "failed"
         begin_stop(turn, shard, seen.words, ends_as=ends_as)
+    elif isinstance(seen, Unloaded):
+        begin_stop(turn, shard, seen.words, ends_as="stopped", by="drain")
+    elif isinstance(seen, Published):
+        kind, level = ("published", "info") if seen.ok else ("not published", "alarm")
+        turn.record(kind, seen.words, level=level, shard=shard if seen.ok else _with(shard, words=seen.words))
+    elif isinstance(seen, Confirmed):
+        known = _with(shard, reported_release=seen.release, reported_result=seen.result)
+        turn.record("confirmed", seen.words, shard=known)
 
 
 def on_drive_broke(turn: Turn, event: DriveBroke) -> None:
@@ -127,7 +175,9 @@ def on_ended(turn: Turn, event: Ended) -> None:
     )
     end = ShardState.STOPPED if stopped else ShardState.FAILED
     moved = turn.move(shard, end, words, exit=ended)
-    device, ports = _device_hold(turn, shard), _ports_hold(turn, shard)
+    # What its own agent no longer has holds no device; that is what the end of a resident says.
+    device = None if shard.resident is not None else _device_hold(turn, shard)
+    ports = _ports_hold(turn, shard)
     if ports is not None:
         listed = ", ".join(str(port) for port in ports.ports)
         turn.record("held", f"port {listed} until {ports.until}", node_id=shard.node_id, hold=ports)
@@ -139,9 +189,11 @@ def on_ended(turn: Turn, event: Ended) -> None:
     failing = None if stopped else failing_after(turn, shard.node_id, words)
     turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=device, failing=failing)
     say_quarantine(turn, known, failing)
-    for hold in (device, ports):
-        if hold is not None:
-            turn.then(ProveGone(hold))
+    held = [hold for hold in (device, ports) if hold is not None]
+    for hold in held:
+        turn.then(ProveGone(hold))
+    if not held:
+        _slot_is_free(turn, moved)
 
 
 def on_gone(turn: Turn, event: Gone) -> None:
@@ -268,7 +320,8 @@ def _proven(turn: Turn, shard: Shard, seen: Proven) -> None:
     target = state if state is ShardState.DRAINING else ShardState.READY
     if target is None:
         return
-    if state in (ShardState.READY, ShardState.DRAINING) and shard.buffers == seen.buffers:
+    is_known = shard.buffers == seen.buffers and shard.canary is not None
+    if state in (ShardState.READY, ShardState.DRAINING) and is_known:
         return
     moved = turn.move(shard, target, words, canary=seen.canary, endpoint=seen.endpoint, buffers=seen.buffers)
     turn.record("ready", f"{words}; serves {seen.endpoint}", shard=moved, operation=_load_done(turn, moved))
@@ -297,7 +350,10 @@ def _load_done(turn: Turn, shard: Shard) -> OpenOperation | None:
         enough |= {ShardState.CONNECTING, ShardState.LOADING}
     if shard_state(shard.state) not in enough:
         return None
-    result = Result(status="succeeded", resource_state="present", value={"endpoint": shard.endpoint})
+    value = {"endpoint": shard.endpoint}
+    if shard.reported_release:
+        value["release"] = shard.reported_release
+    result = Result(status="succeeded", resource_state="present", value=value)
     # A slot takes one load at a time: its reservation admits no second.
     for load in turn.open_operations("load", shard.node_id):
         return turn.ended_operation(load, result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backend.contract.commands import Command
-from backend.contract.entities import Entities, Hold, JournalRecord, ProcessIdentity
+from backend.contract.entities import Entities, Hold, JournalRecord, LoadRecord, ProcessIdentity, Resident, Shard
 from backend.contract.events import Event
 from backend.contract.reports import DeviceFacts, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
@@ -72,11 +72,11 @@ class JournalNoticed(msgspec.Struct, frozen=True):
 
 
 class Spawned(msgspec.Struct, frozen=True):
-    """The shim recorded the engine's process."""
+    """The shim recorded the engine's process; or it is known whom an engine's own agent will be asked to load."""
 
     node_id: NodeId
     generation: LoadGeneration
-    identity: ProcessIdentity
+    identity: ProcessIdentity | Resident
 
 
 class SpawnFailed(msgspec.Struct, frozen=True):
@@ -132,11 +132,18 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """After a restart: this process is still the one that was recorded."""
+    """After a restart: this process is still the one that was recorded; a resident is asked about from here on."""
 
     node_id: NodeId
     generation: LoadGeneration
-    identity: ProcessIdentity
+    identity: ProcessIdentity | Resident
+
+
+class Discovered(msgspec.Struct, frozen=True):
+    """An engine's own agent runs a shard that nobody here asked for, and its loader's record says what it is."""
+
+    shard: Shard
+    load: LoadRecord
 
 
 class HealthSeen(msgspec.Struct, frozen=True):
@@ -178,6 +185,7 @@ CoreEvent = (
     | Stuck
     | Gone
     | Adopted
+    | Discovered
     | HealthSeen
     | GlassBroken
     | Ticked
@@ -200,7 +208,7 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True):
-    """Start the engine of this shard through a shim."""
+    """Start the engine of this shard through a shim, or name whom an engine's own agent is to load."""
 
     node_id: NodeId
     generation: LoadGeneration
@@ -208,7 +216,7 @@ class Spawn(msgspec.Struct, frozen=True):
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Watch this process for its end and drive its engine."""
+    """Watch this shard for its end and drive its engine. Of a resident that is not ``adopted`` its load is asked."""
 
     node_id: NodeId
     generation: LoadGeneration
@@ -216,7 +224,7 @@ class Follow(msgspec.Struct, frozen=True):
 
 
 class StopEngine(msgspec.Struct, frozen=True):
-    """Stop this engine by its steps, and its whole group."""
+    """Stop this engine by its steps, and its whole group; a resident is unloaded by its own agent."""
 
     node_id: NodeId
     generation: LoadGeneration

@@ -9,6 +9,7 @@ from backend.agent.core.state import (
     CoreEvent,
     CoreState,
     Disconnected,
+    Discovered,
     DriveBroke,
     Effect,
     Ended,
@@ -74,6 +75,8 @@ def _dispatch(turn: Turn, event: CoreEvent) -> None:
         processes.on_spawn_failed(turn, event)
     elif isinstance(event, Adopted):
         processes.on_adopted(turn, event)
+    elif isinstance(event, Discovered):
+        processes.on_discovered(turn, event)
     elif isinstance(event, Ended):
         processes.on_ended(turn, event)
     elif isinstance(event, Gone):

@@ -11,7 +11,7 @@ from backend.contract.states import ShardState
 def begin_stop(
     turn: Turn, shard: Shard, words: str, *, ends_as: str, by: str = "", operation: OpenOperation | None = None
 ) -> None:
-    """Put a live shard on its way out; its group is stopped once the intent is durable."""
+    """Put a live shard on its way out; it is stopped once the intent is durable, and only where it was begun."""
     if shard.state == ShardState.STOPPING.value:
         if operation is not None:
             turn.record("stopping", words, by=by, shard=shard, operation=operation)
@@ -19,7 +19,7 @@ def begin_stop(
     stopping = turn.move(shard, ShardState.STOPPING, words, ends_as=ends_as)
     level = "info" if ends_as == "stopped" else "alarm"
     turn.record("stopping", words, level=level, by=by, shard=stopping, operation=operation)
-    if shard.identity is not None:
+    if shard.is_begun:
         turn.then(StopEngine(shard.node_id, shard.load_generation))
 
 

@@ -155,8 +155,19 @@ async def _load(conduct: Conduct, plan: Plan) -> int:
         bad = {shard: outcome for shard, outcome in outcomes.items() if not outcome.succeeded}
         if bad:
             return await _take_back(conduct, plan, outcomes, bad)
+        if differs := _releases_differ(outcomes):
+            return await _roll_back(conduct, plan, outcomes, differs, FAILED)
     endpoint = outcomes[leader[0]].value.get("endpoint", "") if leader else ""
     return conduct.end(DONE, f"{plan.replica} is ready at generation {plan.load_generation}, {endpoint}".rstrip(", "))
+
+
+def _releases_differ(outcomes: dict[PlannedShard, Outcome]) -> str:
+    """Why the ranks form no ring, or nothing: some engines say only when they have loaded what release they are."""
+    said = {shard: str(outcome.value["release"]) for shard, outcome in outcomes.items() if "release" in outcome.value}
+    if len(set(said.values())) < 2:
+        return ""
+    listed = "; ".join(f"rank {shard.rank} on {shard.host} is {release}" for shard, release in said.items())
+    return f"release.differs: {listed}. Install one release of the engine on every host of the ring"
 
 
 async def _load_shard(conduct: Conduct, plan: Plan, shard: PlannedShard) -> Outcome:

@@ -18,6 +18,14 @@ LATER: tuple[Guard, ...] = (
     ),
     refusing("plan.edited", "a plan nobody confirmed", "Plan again.", "the digest", step="recheck"),
     refusing("plan.stale", "a plan on facts that moved", "Plan again.", "epochs and revisions", step="recheck"),
+    refusing(
+        "address.moved",
+        "events sent to an address that is nobody's any more",
+        "Plan again.",
+        "what the engine's own agent advertises",
+        step="recheck",
+        drift=LOOPBACK,
+    ),
     refusing("plan.incomplete", "a load of nothing, called done", "Plan again.", "the plan", step="recheck"),
     refusing("replica.twice", "one replica id twice", "Plan again.", "what every host knows", step="recheck"),
     refusing(
@@ -87,6 +95,21 @@ LATER: tuple[Guard, ...] = (
         "Read the leader's log.",
         "the buffers that the engine reports",
         step="load",
+    ),
+    refusing(
+        "load.refused",
+        "a stage that its engine's agent did not load",
+        "Do what the engine's words ask for.",
+        "the result of the LOAD",
+        step="load",
+    ),
+    refusing(
+        "session.silent",
+        "a ring whose stages never heard of each other",
+        "Correct the addresses that the agents advertise.",
+        "a session on every stage",
+        step="load",
+        drift=LOOPBACK,
     ),
     refusing(
         "canary.failed", "a ring called ready that answers nothing", "Read the logs.", "a completion", step="load"

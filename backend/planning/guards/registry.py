@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.planning.guards import addresses, devices, hosts, numbers, replicas, serving, shape, sizes
+from backend.planning.guards import addresses, devices, hosts, numbers, replicas, residents, serving, shape, sizes
 from backend.planning.guards.later import LATER
 from backend.planning.guards.situation import Guard
 from backend.planning.guards.table import (
@@ -333,6 +333,48 @@ _MEMORY = (
     ),
 )
 
+_RESIDENTS = (
+    refusing(
+        "resident.loopback",
+        "stages that are looked for at themselves, in silence",
+        "Advertise an address that the others reach.",
+        "what the engine's own agent advertises",
+        residents.address,
+        drift=LOOPBACK,
+    ),
+    refusing("resident.same", "a stage looked for elsewhere", "Give each its own.", "its address", residents.address),
+    refusing(
+        "resident.journal",
+        "a LOAD refused after every other stage is up",
+        "Start the engine's agent with a journal.",
+        "the environment of its process, and its folder",
+        residents.journal,
+        drift=JOURNAL,
+    ),
+    warning(
+        "resident.restart",
+        "an agent that refuses to start again",
+        "Move its journal aside in time.",
+        "the records in its journal's folder",
+        residents.journal,
+    ),
+    warning(
+        "resident.slots",
+        "an agent that takes no connection and says nothing",
+        "Start it again in time.",
+        "the sockets of its process",
+        residents.slots,
+    ),
+    refusing("resident.name", "a LOAD of a name that is taken", "Unload it.", "its nodes", residents.names),
+    warning(
+        "resident.untold",
+        "requests refused as stale after a good load",
+        "Set record or hook of the bridge.",
+        "agent.toml of the head's host",
+        residents.bridge,
+    ),
+)
+
 _OTHERS = (
     warning("replica.loading", "one replica loaded twice", "Look at the other load.", "reservations", replicas.twice),
     warning(
@@ -367,7 +409,7 @@ _OTHERS = (
 )
 
 GUARDS: tuple[Guard, ...] = (
-    *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_OTHERS, *LATER),
+    *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_RESIDENTS, *_OTHERS, *LATER),
 )
 BY_ID = {guard.id: guard for guard in GUARDS}
 CHECKS: tuple[Check, ...] = tuple(dict.fromkeys(guard.check for guard in GUARDS if guard.check is not None))

@@ -1,0 +1,141 @@
+"""The bridge that submits to a ring: told of a load and of its end, and asked what it made of that.
+
+A bridge compares generations: requests for a load that it was not told of are refused as stale. What it is told is a
+file in the form of ``last-load.json``, or the standard input of a program of the operator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from backend.contract.plans import Plan
+from backend.engines.driver import Published
+from backend.engines.p4.place import BridgePlace
+from backend.engines.p4.record import record_of, write_record
+
+HOOK_SECONDS = 30.0
+ASK_SECONDS = 5.0
+_LONGEST_ANSWER = 1 << 20
+
+Word = Literal["publish", "close", "open"]
+
+
+class Bridge:
+    """The bridge of one host's rings."""
+
+    def __init__(self, place: BridgePlace) -> None:
+        self._place = place
+
+    @property
+    def is_told(self) -> bool:
+        """There is one to tell."""
+        return self._place.is_told
+
+    @property
+    def is_gate(self) -> bool:
+        """It can close admission: only a program can be told that, a file cannot."""
+        return bool(self._place.hook)
+
+    async def publish(self, plan: Plan, at_unix_ms: int) -> Published:
+        """Tell it the stages and generation of a load, and hear whether it took them over."""
+        record = record_of(plan, at_unix_ms)
+        if self._place.record:
+            try:
+                await asyncio.to_thread(write_record, Path(self._place.record), record)
+            except OSError as error:
+                words = f"the bridge's record {self._place.record} was not written: {error.strerror}"
+                return Published(False, f"{words}. It refuses requests to this ring as stale until it is told")
+        if self._place.hook:
+            told = await self.say("publish", record)
+            if not told.ok:
+                return told
+        return await self._verified(plan)
+
+    async def say(self, word: Word, record: dict[str, Any]) -> Published:
+        """Run its hook with one word; the ring is on its standard input."""
+        if not self._place.hook:
+            return Published(False, f"no hook says {word!r} to the bridge")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._place.hook,
+                word,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as error:
+            return Published(False, f"the bridge's hook {self._place.hook[0]} cannot be run: {error.strerror}")
+        try:
+            async with asyncio.timeout(HOOK_SECONDS):
+                _, errors = await process.communicate(msgspec.json.encode(record))
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            return Published(False, f"the bridge's hook did not end within {HOOK_SECONDS:g} s of {word!r}")
+        if process.returncode:
+            said = errors.decode(errors="replace").strip().splitlines()[-1:]
+            return Published(
+                False, f"the bridge's hook ended with exit {process.returncode} on {word!r}: {''.join(said)}"
+            )
+        return Published(True, f"the bridge was told {word!r}")
+
+    async def _verified(self, plan: Plan) -> Published:
+        """Whether its own word on the stages agrees; without ``url`` nobody can ask."""
+        if not self._place.url:
+            return Published(True, "published to the bridge; nobody can ask what it took over, as url is not set")
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                tree = await self._controllers()
+        except (OSError, ValueError) as error:
+            return Published(
+                False, f"published, and the bridge does not say that it took it over: {error or 'no answer'}"
+            )
+        wanted = {str(shard.node_id): int(shard.node_generation) for shard in plan.shards}
+        bad = [node for node, generation in wanted.items() if not _agrees(tree, node, generation)]
+        if bad:
+            return Published(
+                False, f"published, and the bridge does not have {', '.join(bad)} at {plan.load_generation}"
+            )
+        return Published(True, f"the bridge has every stage at generation {plan.load_generation}")
+
+    async def _controllers(self) -> Any:
+        """The answer of ``/api/controllers``. Raises OSError, ValueError."""
+        host, _, port = self._place.url.removeprefix("http://").rstrip("/").partition(":")
+        token = (await asyncio.to_thread(Path(self._place.token).read_text)).strip() if self._place.token else ""
+        reader, writer = await asyncio.open_connection(host, int(port or 80))
+        try:
+            head = f"GET /api/controllers HTTP/1.0\r\nHost: {host}\r\n"
+            head += f"X-Kvasir-Service-Token: {token}\r\n" if token else ""
+            writer.write(f"{head}\r\n".encode())
+            answer = await reader.read(_LONGEST_ANSWER)
+            while len(answer) < _LONGEST_ANSWER and (more := await reader.read(_LONGEST_ANSWER - len(answer))):
+                answer += more
+        finally:
+            writer.close()
+        status, _, rest = answer.partition(b"\r\n")
+        if b" 200" not in status:
+            raise ValueError(f"/api/controllers answered {status.decode(errors='replace')!r}")
+        try:
+            return msgspec.json.decode(rest.partition(b"\r\n\r\n")[2])
+        except msgspec.DecodeError as error:
+            raise ValueError(f"/api/controllers cannot be read: {error}") from error
+
+
+def _agrees(tree: Any, node: str, generation: int) -> bool:
+    """Whether somewhere in the answer a stage of this name is found, with this generation or a match of it."""
+    if isinstance(tree, list):
+        return any(_agrees(each, node, generation) for each in tree)
+    if not isinstance(tree, dict):
+        return False
+    if node in (tree.get("node"), tree.get("node_id")):
+        says = tree.get("generationMatches")
+        return bool(says) if isinstance(says, bool) else tree.get("generation") == generation
+    return any(_agrees(each, node, generation) for each in tree.values())

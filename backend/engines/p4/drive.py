@@ -1,0 +1,258 @@
+"""p4 on one host: what its agent has, how a stage is asked for, followed and unloaded. No process of it is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from backend.contract.entities import Resident
+from backend.contract.findings import Finding
+from backend.contract.models import ModelFacts
+from backend.contract.plans import Plan, PlannedShard
+from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
+from backend.engines.driver import Completion, EngineMissing, Run, Seen
+from backend.engines.llamacpp.gguf import read_header
+from backend.engines.p4.adoption import is_adopted
+from backend.engines.p4.bridge import Bridge
+from backend.engines.p4.checks import check_stage
+from backend.engines.p4.door import Door
+from backend.engines.p4.journal import JournalSeen
+from backend.engines.p4.link import P4Link
+from backend.engines.p4.loaded import read_census
+from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
+from backend.engines.p4.outlook import Outlook
+from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
+from backend.engines.p4.seen import devices_of
+from backend.engines.p4.snapshot import NodeSeen, Snapshot
+from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, key_of, ring_endpoint, unload_once
+from backend.engines.p4.surroundings import Lookout
+from backend.planning.engines.p4_commands import load_body
+
+CHECK_SECONDS = 0.2
+"""How old a look may be for a check: all stages of a host are checked with one."""
+FACTS_SECONDS = 2.0
+"""How long the host's facts wait for the p4 agent: it answers at once, or something is slow there."""
+
+
+def unix_ms() -> int:
+    """Wall-clock milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class P4:
+    """The driver of p4. ``state`` is the folder in which this agent remembers what outlives it."""
+
+    engine = "p4"
+
+    def __init__(
+        self,
+        place: P4Place,
+        state: Path,
+        *,
+        door: Door | None = None,
+        pace: P4Pace | None = None,
+        wall_ms: Callable[[], int] = unix_ms,
+    ) -> None:
+        self._place = place
+        self._lookout = Lookout(place)
+        self._door: Door = door or P4Link(place, state, self._lookout)
+        self._pace = pace or P4Pace()
+        self._wall_ms = wall_ms
+        self._outlook = Outlook(self._door.inspect, self._pace.inspect, self._pace.soon)
+        self._places = Places()
+        self._ours: set[tuple[str, int]] = set()
+        self._rings: dict[str, RecordedLoad] = {}
+
+    # What is there
+
+    async def facts(self) -> EngineFacts:
+        """Its agent's address, devices and nodes. Raises EngineMissing while it does not answer."""
+        snapshot = await self._look()
+        around = await self._lookout.seen()
+        gauge, journal = around.gauge, around.journal
+        record, words = await asyncio.to_thread(self._record)
+        return EngineFacts(
+            engine=self.engine,
+            folder=str(Path(self._place.binary).parent),
+            release=self._place.release or await self._lookout.build(),
+            devices=devices_of(snapshot),
+            resident=ResidentFacts(
+                address=self._place.advertise,
+                nodes=tuple(self._node(node, record) for node in snapshot.nodes),
+                journal=journal.state,
+                journal_files=journal.files,
+                journal_bytes=journal.bytes,
+                restart=journal.restart,
+                sockets=gauge.sockets if gauge else None,
+                unique=gauge.unique if gauge else None,
+                hidden=gauge.hidden if gauge else None,
+                taught=self._place.bridge.is_told,
+                words=words,
+            ),
+        )
+
+    def _record(self) -> tuple[RecordedLoad | None, str]:
+        """The record of whoever loads past ringtop, and why there is none."""
+        if not self._place.record:
+            return None, ""
+        try:
+            return read_record(Path(self._place.record)), ""
+        except RecordUnreadable as error:
+            return None, str(error)
+
+    async def _look(self, within: float | None = None) -> Snapshot:
+        """A look that is not older than ``within`` seconds. Raises EngineMissing with what stands in its way."""
+        last = self._outlook.last
+        if last is not None and time.monotonic() - last.asked < (self._pace.inspect if within is None else within):
+            return last.snapshot
+        try:
+            async with asyncio.timeout(FACTS_SECONDS):
+                return await self._outlook.once()
+        except OSError as error:
+            said = str(error) or f"nothing for {FACTS_SECONDS:g} s"
+            raise EngineMissing(
+                f"the p4 agent at {self._place.agent} does not answer as {self._place.advertise}: {said}. Start "
+                "it, or correct agent and advertise of [engines.p4] in agent.toml; what it runs is unknown until then."
+            ) from error
+
+    def _node(self, node: NodeSeen, record: RecordedLoad | None) -> ResidentNode:
+        """A node, and where the record of whoever loaded it places it."""
+        rank = record.rank_of(self._place.advertise, node.node_id, node.generation) if record else None
+        return ResidentNode(
+            name=node.node_id,
+            generation=node.generation,
+            phase=node.lifecycle_state,
+            state=node.state,
+            is_ours=(node.node_id, node.generation) in self._ours,
+            replica=record.model if record is not None and rank is not None else "",
+            rank=rank,
+            world_size=len(record.stages) if record is not None and rank is not None else None,
+        )
+
+    async def inspect(self, path: Path) -> ModelFacts:
+        """Geometry of a model file from its header. Raises ModelUnreadable."""
+        return await asyncio.to_thread(read_header, path)
+
+    async def check(self, shard: PlannedShard, plan: Plan, facts: HostFacts) -> tuple[Finding, ...]:
+        """What the plan relied on here, looked at once more. Raises EngineMissing while the p4 agent is silent."""
+        await self._look(within=CHECK_SECONDS)
+        found = tuple(check_stage(shard, plan, await self.facts()))
+        if found:
+            return found
+        model = _model_here(plan.model_path, facts.model_roots)
+        planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        return tuple(judge_memory_plan(plan, shard, planned))
+
+    async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
+        """Stages do not wait for each other while they load: there is nobody to greet."""
+        return ()
+
+    # A stage
+
+    def residence(self, shard: PlannedShard, plan: Plan) -> Resident:
+        """The node that the p4 agent will be asked for. Raises ValueError for a stage that cannot be asked for."""
+        load_body(plan, shard, binary=self._place.binary, model=plan.model_path)
+        address = plan.address_of(shard)
+        if address != self._place.advertise:
+            raise ValueError(
+                f"{shard.node_id} is planned at {address or 'no p4 agent'}, and the p4 agent of {shard.host} "
+                f"advertises {self._place.advertise}. Plan again."
+            )
+        return Resident(address=address, name=shard.node_id, generation=shard.node_generation)
+
+    async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
+        """Follow one stage until cancelled; after a refusal nothing more is said."""
+        self._ours.add(key_of(run.shard))
+        if run.shard.rank == 0:
+            self._rings[ring_endpoint(run)] = self._ring(run)
+        stage = Stage(
+            self._door,
+            self._outlook,
+            self._places,
+            run,
+            see,
+            self._pace,
+            self._wall_ms,
+            self._place,
+            self._journal,
+            Bridge(self._place.bridge),
+        )
+        with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
+            await stage.follow()
+        await asyncio.get_running_loop().create_future()
+
+    def _ring(self, run: Run) -> RecordedLoad:
+        """The stages of a ring: as planned, or as the record has them of one that somebody else loaded."""
+        if not is_adopted(run.plan):
+            return ring_of(run.plan)
+        record, _ = self._record()
+        known = record is not None and record.generation == run.plan.load_generation
+        return record if record is not None and known else RecordedLoad(run.plan.model, 0, ())
+
+    async def _journal(self) -> JournalSeen:
+        return (await self._lookout.seen(now=True)).journal
+
+    async def until_gone(self, run: Run) -> str:
+        """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
+        key = key_of(run.shard)
+        missing = 0
+        while True:
+            look = await self._outlook.next()
+            node = look.snapshot.node(key[0])
+            is_there = node is not None and node.generation == key[1]
+            if is_there or key in self._places.asked or key in self._places.unloading:
+                missing = 0
+                continue
+            missing += 1
+            if key in self._places.unloaded:
+                self._places.unloaded.discard(key)
+                return f"{self._place.advertise} unloaded it"
+            if missing > 1:
+                instead = f"; it has generation {node.generation} of that name" if node is not None else ""
+                return (
+                    f"{self._place.advertise} has no such node any more{instead}: its p4 agent was started again, "
+                    "or somebody else unloaded it"
+                )
+            self._outlook.hurry()
+
+    async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
+        """Ask for the unload until nothing is there; each new reason against it is told once."""
+        pause, told = self._pace.unload_again, ""
+        while True:
+            answer = await unload_once(self._door, self._places, self._outlook, key_of(run.shard), self._pace)
+            if isinstance(answer, str):
+                words = f"its unload was not answered ({answer}); asked again"
+            elif answer.is_absent or "generation is stale" in answer.error:
+                return
+            else:
+                census = read_census(answer.error)
+                words = f"{census.words if census else f'not unloaded: {answer.words}'}; asked again until it is"
+            if words != told:
+                told = words
+                refused(words)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._pace.unload_slowest)
+
+    async def leave(self) -> None:
+        """This agent ends: say FINISH on every connection, so that the p4 agent loses no slot."""
+        await self._door.leave()
+
+    async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
+        """One completion in a session of its own. Raises TimeoutError, ConnectionError."""
+        ring = self._rings.get(endpoint)
+        if ring is None or not ring.stages:
+            raise ConnectionError(f"the stages of {endpoint} are not known here")
+        session = f"ringtop-{ring.generation}-{self._wall_ms()}"
+        silent = await self._door.open_session(ring, session, seconds)
+        if silent:
+            raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
+        return await self._door.complete(ring, session, prompt, max_tokens, seconds)
+
+
+def _model_here(path: str, roots: Sequence[str]) -> str:
+    """Where the model lies on this host; whether it may be read is checked elsewhere."""
+    return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)

@@ -1,0 +1,329 @@
+"""One stage followed through what a p4 agent may answer; a door stands in for the agent and says what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend.contract.entities import Canary, Resident, Shard
+from backend.contract.p4.addresses import P4Address
+from backend.contract.plans import PhaseBound, Plan, sealed
+from backend.contract.reports import Measurement
+from backend.contract.states import ShardState
+from backend.contract.words import OpId, UnixMs
+from backend.engines.driver import CanarySeen, Completion, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.p4.door import Answer
+from backend.engines.p4.drive import P4
+from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad
+from backend.engines.p4.snapshot import NodeSeen, Snapshot
+from backend.engines.p4.stage import P4Pace
+from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
+
+SECONDS = 20.0
+PACE = P4Pace(inspect=0.02, soon=0.0, slack=0.2, session=0.05, canary=0.1, unload=1.0, unload_again=0.01)
+
+
+class StandInDoor:
+    """Stands in for a p4 agent: nodes are what the test puts there, answers what it says."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.nodes: dict[str, NodeSeen] = {}
+        self.said: list[str] = []
+        self.loading: Callable[[], Awaitable[Answer]] | None = None
+        self.unloading: list[Answer | OSError] = []
+        self.silent: tuple[int, ...] = ()
+        self.canary: Completion | OSError = Completion("a", 0.01, 2)
+        self.silence: OSError | None = None
+
+    def put(self, name: str, generation: int | None = None, phase: str = "loaded", **changes: Any) -> None:
+        """A node as INSPECT shows it."""
+        self.nodes[name] = NodeSeen(
+            node_id=name,
+            generation=int(self.plan.load_generation) if generation is None else generation,
+            adapter_kind="llamacpp",
+            lifecycle_state=phase,
+            state=changes.pop("state", phase),
+            tree={},
+            **changes,
+        )
+
+    async def inspect(self) -> Snapshot:
+        if self.silence is not None:
+            raise self.silence
+        return Snapshot(generated_at_unix_ms=0, nodes=tuple(self.nodes.values()), failure_ids=(), tree={})
+
+    async def load(self, shard: Any, plan: Plan, body: dict[str, Any], seconds: float) -> Answer:
+        self.said.append(f"LOAD {shard.node_id}")
+        if self.loading is not None:
+            return await self.loading()
+        self.put(shard.node_id)
+        return Answer("succeeded", "present", body=loaded(plan, shard))
+
+    async def unload(self, name: str, generation: int, seconds: float) -> Answer:
+        self.said.append(f"UNLOAD {name}")
+        answer = self.unloading.pop(0) if self.unloading else Answer("succeeded", "absent")
+        if isinstance(answer, OSError):
+            raise answer
+        if answer.is_absent:
+            self.nodes.pop(name, None)
+        return answer
+
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
+        self.said.append(f"SESSION {session}")
+        await asyncio.sleep(0.01)
+        return self.silent
+
+    async def complete(
+        self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
+    ) -> Completion:
+        self.said.append(f"PREFILL {session}")
+        if isinstance(self.canary, OSError):
+            raise self.canary
+        return self.canary
+
+    async def leave(self) -> None:
+        self.said.append("FINISH")
+
+
+class Followed:
+    """One stage of a plan, followed by the real driver behind such a door."""
+
+    def __init__(self, tmp_path: Path, rank: int, **shard: Any) -> None:
+        plan = a_p4_plan()
+        phases = tuple(PhaseBound(phase.phase, 0.2, "0.2 s") for phase in plan.phases)
+        self.plan = sealed(msgspec.structs.replace(plan, phases=phases))
+        self.door = StandInDoor(self.plan)
+        place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=P4Address(ADDRESSES["host-a"]), binary="/stage")
+        self.driver = P4(place, tmp_path, door=self.door, pace=PACE)
+        self.planned = self.plan.shards[rank]
+        self.is_draining = False
+        self.seen: list[Seen] = []
+        self.shard = shard_of(self.plan, rank, **shard)
+
+    def run(self, *, adopted: bool = False) -> Run:
+        return Run(
+            shard=self.shard,
+            plan=self.plan,
+            pid=0,
+            log=Path("/nowhere"),
+            free_memory=lambda: 0,
+            adopted=adopted,
+            is_draining=lambda: self.is_draining,
+        )
+
+    async def until(self, what: str, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not holds():  # noqa: ASYNC110  what is looked at is a stage's own state, which wakes nobody
+                await asyncio.sleep(0.005)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [seen for seen in self.seen if isinstance(seen, kind)]
+
+    def states(self) -> list[ShardState]:
+        found = [seen.state for seen in self.of(PhaseSeen)]
+        return [state for index, state in enumerate(found) if index == 0 or found[index - 1] is not state]
+
+    async def follow(self, until: Callable[[], object], *, adopted: bool = False) -> None:
+        """Drive until something holds."""
+        driving = asyncio.ensure_future(self.driver.drive(self.run(adopted=adopted), self.seen.append))
+        try:
+            await self.until("the drive", lambda: until() or driving.done())
+            if driving.done():
+                driving.result()
+        finally:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+
+
+def shard_of(plan: Plan, rank: int, **changes: Any) -> Shard:
+    planned = plan.shards[rank]
+    known = {
+        "host": planned.host,
+        "replica": plan.replica,
+        "node_id": planned.node_id,
+        "rank": rank,
+        "world_size": 4,
+        "load_generation": plan.load_generation,
+        "node_generation": planned.node_generation,
+        "engine": "p4",
+        "release": "",
+        "role": planned.role,
+        "device": planned.device,
+        "device_uuid": planned.device_uuid,
+        "layers": planned.layers,
+        "ports": planned.ports,
+        "advertise": planned.advertise,
+        "model": plan.model,
+        "profile_name": plan.profile_name,
+        "profile_fingerprint": plan.profile_fingerprint,
+        "op_id": OpId("op"),
+        "bound": planned.bound,
+        "state": "spawning",
+        "since_unix_ms": UnixMs(0),
+        "resident": Resident(ADDRESSES["host-a"], planned.node_id, planned.node_generation),
+    }
+    return Shard(**{**known, **changes})
+
+
+async def test_a_stage_is_asked_for_compared_and_ready(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+    await stage.follow(lambda: stage.states()[-1:] == [ShardState.READY])
+    (confirmed,) = stage.of(Confirmed)
+    assert confirmed.result == 137_935_244
+    assert confirmed.release == "451b89bae patch f00dcafe0001 wire physical-v4"
+    assert stage.door.said == ["LOAD step37-1/1"], "a stage behind the head asks nothing else"
+
+
+async def test_a_head_opens_the_ring_and_is_proven_by_one_canary(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0)
+    await stage.follow(lambda: stage.of(Proven))
+    (proven,) = stage.of(Proven)
+    assert proven.endpoint == f"{ADDRESSES['host-a']}/step37-1/0@{stage.plan.load_generation}"
+    session = f"ringtop-{stage.plan.load_generation}-1"
+    assert stage.door.said == ["LOAD step37-1/0", f"SESSION {session}", f"PREFILL {session}"]
+
+
+async def test_a_loaded_of_another_shape_is_refused(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+
+    async def other() -> Answer:
+        return Answer("succeeded", "present", body=loaded(stage.plan, stage.planned, n_ubatch=16))
+
+    stage.door.loading = other
+    await stage.follow(lambda: stage.of(Unfit))
+    assert stage.of(Unfit)[0].finding.id == "bound.differs"
+    assert not stage.of(Confirmed)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("operational journal is required before model LOAD", "P4_EVENT_OUTBOUND_JOURNAL_DIR"),
+        ("resource profile physical result mismatch: profile=1, READY=2", "geometry"),
+        ("stage runtime initialization failed: stage server HELLO omits n_batch", "older than its agent"),
+        ("node already exists", "Somebody else"),
+        ("something that nobody has seen yet", "P4_STAGED_LLAMA_INHERIT_STDERR"),
+    ],
+)
+async def test_a_refused_load_says_p4s_words_and_what_to_do(tmp_path: Path, error: str, remedy: str) -> None:
+    stage = Followed(tmp_path, 1)
+
+    async def refused() -> Answer:
+        return Answer("rejected", "absent", error)
+
+    stage.door.loading = refused
+    await stage.follow(lambda: stage.of(Unfit))
+    finding = stage.of(Unfit)[0].finding
+    assert finding.id == "load.refused"
+    assert error in finding.found
+    assert remedy in finding.remedy
+
+
+async def test_an_answer_that_never_comes_is_asked_for_by_inspect_and_fails_nothing(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+
+    async def lost() -> Answer:
+        raise TimeoutError("no answer within 1 s")
+
+    stage.door.loading = lost
+    stage.door.put("step37-1/1", phase="loading")
+    await stage.follow(lambda: stage.states()[-1:] == [ShardState.LOADING])
+    assert not stage.of(Unfit)
+    stage.seen.clear()
+    stage.door.put("step37-1/1")
+    await stage.follow(lambda: stage.states()[-1:] == [ShardState.READY], adopted=True)
+    assert not stage.of(Confirmed), "what LOADED said is unknown, and is not made up"
+    assert stage.door.said == ["LOAD step37-1/1"], "it is asked for once"
+
+
+async def test_a_ring_whose_stage_says_nothing_names_it(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0)
+    stage.door.silent = (2,)
+    await stage.follow(lambda: stage.of(Unfit))
+    finding = stage.of(Unfit)[0].finding
+    assert finding.id == "session.silent"
+    assert f"rank 2 on host-b at {ADDRESSES['host-b']}" in finding.found
+    assert not any(said.startswith("PREFILL") for said in stage.door.said)
+
+
+async def test_a_canary_that_is_not_released_proves_nothing(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0)
+    stage.door.canary = TimeoutError("2 of 2 tokens and no release within 0.1 s")
+    await stage.follow(lambda: stage.of(Unfit))
+    finding = stage.of(Unfit)[0].finding
+    assert finding.id == "canary.failed"
+    assert "no release" in finding.found
+    assert not stage.of(Proven)
+
+
+async def test_an_adopted_ring_gets_no_second_canary(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0, state="ready", canary=Canary(True, 0.1, UnixMs(0), ""))
+    stage.door.put("step37-1/0")
+    looks = itertools.count()
+    await stage.follow(lambda: next(looks) > 20, adopted=True)
+    assert stage.door.said == []
+
+
+async def test_a_dead_task_is_unresponsive_and_a_text_is_only_shown(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1, state="ready")
+    stage.door.put("step37-1/1", state="failed:session load generation is stale")
+    await stage.follow(lambda: "session load generation is stale" in str(stage.seen), adopted=True)
+    assert not stage.of(CanarySeen), "nothing resets that text, so it decides nothing"
+    stage.door.put("step37-1/1", is_stopped=True)
+    await stage.follow(lambda: stage.of(CanarySeen), adopted=True)
+    assert not stage.of(CanarySeen)[0].canary.ok
+
+
+async def test_a_draining_head_is_unloaded_once_it_is_not_busy(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0, state="ready", canary=Canary(True, 0.1, UnixMs(0), ""))
+    stage.door.put("step37-1/0")
+    stage.is_draining = True
+    stage.door.unloading = [
+        Answer("rejected", "present", 'unload is busy;work={"requests":2,"pending":1}'),
+        TimeoutError("silence"),
+        Answer("succeeded", "absent"),
+    ]
+    await stage.follow(lambda: stage.of(Unloaded), adopted=True)
+    said = [seen.words for seen in stage.of(Measurement)]
+    assert any(words.startswith("unload is busy: requests 2, pending 1") for words in said)
+    assert stage.door.said == ["UNLOAD step37-1/0"] * 3
+
+
+async def test_a_stage_is_gone_when_inspect_says_so_twice_and_never_by_silence(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+    stage.door.put("step37-1/1")
+    gone = asyncio.ensure_future(stage.driver.until_gone(stage.run(adopted=True)))
+    stage.door.silence = TimeoutError("nothing")
+    await asyncio.sleep(0.1)
+    assert not gone.done()
+    stage.door.silence = None
+    stage.door.put("step37-1/1", generation=7)
+    async with asyncio.timeout(SECONDS):
+        words = await gone
+    assert "it has generation 7 of that name" in words
+
+
+async def test_an_unload_is_asked_again_until_nothing_is_there(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+    stage.door.put("step37-1/1")
+    stage.door.unloading = [
+        Answer("rejected", "present", "node is not unloadable; state=loading"),
+        Answer("rejected", "present", 'unload is busy;work={"requests":1}'),
+        TimeoutError("silence"),
+        Answer("rejected", "absent", "node does not exist"),
+    ]
+    told: list[str] = []
+    async with asyncio.timeout(SECONDS):
+        await stage.driver.unload(stage.run(adopted=True), told.append)
+    assert len(told) == 3
+    assert "state=loading" in told[0]
+    assert "requests 1" in told[1]
+    assert "was not answered" in told[2]
