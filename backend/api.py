@@ -46,6 +46,7 @@ from backend.contract.reports import (
     ResidentFacts,
     ResidentNode,
 )
+from backend.contract.residents import FolderCount, ResidentLook
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
     AgentAddress,
@@ -98,6 +99,13 @@ from backend.control.paper import (
 )
 from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
+from backend.control.recovery_document import (
+    PlannedStep,
+    RecoveryPlan,
+    RecoveryUnreadable,
+    read_recovery,
+    write_recovery,
+)
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.requests import (
@@ -110,6 +118,7 @@ from backend.control.requests import (
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanRecovery,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -121,6 +130,7 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartRecovery,
     StartReload,
     StartUnload,
     TakeSnapshot,
@@ -173,6 +183,7 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "FolderCount",
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
@@ -212,9 +223,11 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanRecovery",
     "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
+    "PlannedStep",
     "Presence",
     "ProcessIdentity",
     "Profile",
@@ -222,6 +235,8 @@ __all__ = [
     "RebuildLedger",
     "RecordRefused",
     "Recorded",
+    "RecoveryPlan",
+    "RecoveryUnreadable",
     "RehearsalRefused",
     "Rehearsed",
     "ReopenDrift",
@@ -232,6 +247,7 @@ __all__ = [
     "Request",
     "Reservation",
     "ResidentFacts",
+    "ResidentLook",
     "ResidentNode",
     "ResumeOperation",
     "ResumeSubject",
@@ -244,6 +260,7 @@ __all__ = [
     "StartAdopt",
     "StartDrainRequest",
     "StartLoad",
+    "StartRecovery",
     "StartReload",
     "StartUnload",
     "Stoppable",
@@ -272,6 +289,7 @@ __all__ = [
     "read_adoption",
     "read_ledger",
     "read_plan",
+    "read_recovery",
     "record_fleet",
     "rehearse_file",
     "run_operation",
@@ -280,4 +298,5 @@ __all__ = [
     "who_asks",
     "write_adoption",
     "write_plan",
+    "write_recovery",
 ]

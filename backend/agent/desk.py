@@ -19,16 +19,20 @@ from backend.agent.model_files import resolve_model
 from backend.agent.run_folder import RunFolder
 from backend.contract.commands import (
     AnyCommand,
+    BeginResident,
     ChangeDrain,
     Check,
     ClaimKeeper,
     EndOperatorHold,
+    EndResident,
     ExportJournal,
     ForkJournal,
     Hello,
     InspectModel,
     JournalStats,
     Load,
+    LookAtResident,
+    MoveResidentJournal,
     OperationStatus,
     ProbeDial,
     ProbeListen,
@@ -36,6 +40,7 @@ from backend.contract.commands import (
     Release,
     Reserve,
     ResignKeeper,
+    RestartBridge,
     SetOperatorHold,
     StartDrain,
     Subscribe,
@@ -70,6 +75,10 @@ DURABLE = (
     EndOperatorHold,
     ClaimKeeper,
     ResignKeeper,
+    EndResident,
+    BeginResident,
+    MoveResidentJournal,
+    RestartBridge,
 )
 
 
@@ -249,6 +258,8 @@ class Desk:
             return await self._test(command)
         if isinstance(command, ReadLog):
             return self._read_log(command)
+        if isinstance(command, LookAtResident):
+            return _said(tree_of(await self._agent.tending.look(command)))
         if isinstance(command, VerifyJournal):
             return _said(await journal_answers.verified(self._agent.journal))
         if isinstance(command, JournalStats):

@@ -14,6 +14,7 @@ from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.plan_answers import PlanAnswers
 from backend.control.questions import ask_journal, change_drain, read_log, try_prompt
 from backend.control.reach import Reach
+from backend.control.recovering import Recovering
 from backend.control.reloads import Reloads
 from backend.control.requests import (
     AcknowledgeDrift,
@@ -25,6 +26,7 @@ from backend.control.requests import (
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanRecovery,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -37,6 +39,7 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartRecovery,
     StartReload,
     StartUnload,
     StopShard,
@@ -59,6 +62,7 @@ class Answering:
         self._plans = PlanAnswers(context, reach, self.catalog, self._asking)
         self._ownerless = Ownerless(context, reach, who)
         self._reloads = Reloads(reach, self.catalog, self._plans.inspect, self._plans.highest_planned)
+        self._recovering = Recovering(reach, self._asking)
         self._starting = Starting(context, reach, who, self._asking, self._reloads)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
@@ -82,8 +86,12 @@ class Answering:
                     words = await self._starting.drain(op_id, request)
                 case StartAdopt():
                     words = await self._starting.adopt(op_id, request)
+                case PlanRecovery():
+                    return await self._recovering.plan(op_id, request)
+                case StartRecovery():
+                    words = await self._starting.recover(op_id, request, self._recovering)
                 case ResumeOperation():
-                    self._starting.follow(await self._ownerless.resume(request.operation))
+                    self._starting.follow(await self._ownerless.resume(request))
                     words = request.operation
                 case RollBackOperation():
                     self._starting.follow(await self._ownerless.roll_back(request.operation))

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from backend.agent.core import drains, keeping
+from backend.agent.core import drains, keeping, tending
 from backend.agent.core.capacity import (
     committed_memory,
     holders_of,
@@ -15,7 +15,7 @@ from backend.agent.core.capacity import (
     untaken_memory,
 )
 from backend.agent.core.health import clear_failures, why_quarantined
-from backend.agent.core.state import Capacity, CommandArrived, Send, Spawn
+from backend.agent.core.state import Capacity, CommandArrived, Send, Spawn, Tend
 from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
 from backend.contract.commands import (
@@ -28,6 +28,7 @@ from backend.contract.commands import (
     ResignKeeper,
     SetOperatorHold,
     StartDrain,
+    TendResident,
     Unload,
 )
 from backend.contract.entities import Entities, LoadRecord, OpenOperation, Reservation, Result, Shard
@@ -87,8 +88,22 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
         _end(turn, event, command.console, command.who, keeping.claim(turn, command))
     elif isinstance(command, ResignKeeper):
         _end(turn, event, command.console, command.by, keeping.resign(turn, command), value="absent")
+    elif isinstance(command, TendResident):
+        _tend(turn, event, command)
     else:
         raise TypeError(f"{type(command).__name__} is no durable command")
+
+
+def _tend(turn: Turn, event: CommandArrived, command: TendResident) -> None:
+    """Written down with who wants it and why; then it is done."""
+    if refusal := tending.why_not_tend(turn, command):
+        _end(turn, event, command.engine, command.by, refusal)
+        return
+    operation = _operation(turn, event, command.engine, command.by)
+    kind, words = f"{operation.command}.accepted", tending.tending_words(command)
+    turn.record(kind, words, level="warn", by=command.by, operation=operation)
+    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
+    turn.then(Tend(command))
 
 
 def _repeat(turn: Turn, event: CommandArrived, known: OpenOperation) -> None:

@@ -13,7 +13,7 @@ from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
-from backend.engines.driver import Completion, EngineMissing, Run, Seen
+from backend.engines.driver import Completion, EngineMissing, Run, Seen, Tender
 from backend.engines.llamacpp.gguf import read_header
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
@@ -30,6 +30,7 @@ from backend.engines.p4.seen import devices_of
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, key_of, ring_endpoint, unload_once
 from backend.engines.p4.surroundings import Lookout
+from backend.engines.p4.tending import P4Tender
 from backend.planning.engines.p4_commands import load_body
 
 CHECK_SECONDS = 0.2
@@ -66,6 +67,7 @@ class P4:
         self._places = Places()
         self._ours: set[tuple[str, int]] = set()
         self._rings: dict[str, RecordedLoad] = {}
+        self.tender: Tender = P4Tender(place, self._lookout, self._nodes_now, self._door.leave)
 
     # What is there
 
@@ -94,6 +96,12 @@ class P4:
                 words=words,
             ),
         )
+
+    async def _nodes_now(self) -> tuple[ResidentNode, ...]:
+        """Its nodes by an INSPECT of this moment. Raises EngineMissing while it does not answer."""
+        snapshot = await self._look(within=0.0)
+        record, _ = await asyncio.to_thread(self._record)
+        return tuple(self._node(node, record) for node in snapshot.nodes)
 
     def _record(self) -> tuple[RecordedLoad | None, str]:
         """The record of whoever loads past ringtop, and why there is none."""
