@@ -29,12 +29,13 @@ async def end(recovery: Recovery) -> str:
         conduct.step(document.END, WATCHED, f"{counted(len(lives), 'process')} under it", lines=lives)
     if seen.life:
         await _end_it(recovery, seen)
-    last, _ = await recovery.until(lambda look: not look.life and not look.alive, recovery.patience)
-    if last.life:
+    ours = {seen.life or plan.look.life}
+    last, _ = await recovery.until(lambda look: not look.alive, recovery.patience)
+    if ours.intersection(last.alive):
         raise Halted(
             FAILED,
-            f"{last.life} still runs {recovery.patience:g} s after it was asked to end; expected: gone. Look why on "
-            f"{recovery.host}. Do not KILL it: its stages may stay behind.",
+            f"{', '.join(ours)} still runs {recovery.patience:g} s after it was asked to end; expected: gone. Look why "
+            f"on {recovery.host}. Do not KILL it: its stages may stay behind.",
         )
     if last.alive:
         pids = " ".join(each.partition(":")[0] for each in last.alive)
@@ -43,13 +44,14 @@ async def end(recovery: Recovery) -> str:
             f"orphans are left of the p4 agent: {', '.join(last.alive)}; expected: none. They hold device memory and "
             f"ports. On {recovery.host}: kill -TERM {pids}",
         )
-    count = counted(len(recovery.watched()), "process") if recovery.watched() else "no process"
+    under = [life for life in recovery.watched() if life not in ours]
+    count = counted(len(under), "process") if under else "no process"
     return f"{plan.look.life or 'the p4 agent'} is gone, and {count} that ran under it; no orphan"
 
 
 async def _end_it(recovery: Recovery, seen: ResidentLook) -> None:
     def is_gone(look: ResidentLook) -> bool:
-        return not look.life
+        return seen.life not in look.alive
 
     commands = seen.commands
     if not commands.end_is_ours:
@@ -72,7 +74,7 @@ async def port(recovery: Recovery) -> str:
         raise Halted(
             FAILED,
             f"port {last.port} is taken{who} {recovery.patience:g} s after the p4 agent ended; expected: free. See who "
-            f"listens there: ss -ltnp 'sport = :{last.port}'.",
+            f"listens there, and whether a service manager started it again: ss -ltnp 'sport = :{last.port}'.",
         )
     return f"port {last.port} is free"
 

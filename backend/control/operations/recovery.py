@@ -22,7 +22,7 @@ TEND_SECONDS = 150.0
 """For a command of agent.toml, which may itself take 90 s."""
 PATIENCE_SECONDS = 90.0
 _PAUSE_SECONDS = 0.5
-WATCHED, ANSWERED, APPROVED, BY_HAND = "watched", "answered", "approved", "by hand"
+WATCHED, SENT, ANSWERED, APPROVED, BY_HAND = "watched", "sent", "answered", "approved", "by hand"
 
 
 class Halted(Exception):
@@ -60,9 +60,10 @@ class Recovery:
         return float(self.conduct.operation.options.get("patience_seconds", PATIENCE_SECONDS))
 
     def watched(self) -> tuple[str, ...]:
-        """The lives of every process that was seen under the p4 agent."""
+        """The lives of the p4 agent and of every process that was seen under it."""
         lines = [line for step in self.conduct.steps if step.what == WATCHED for line in step.lines]
-        return tuple(dict.fromkeys([*(each.life for each in self.plan.look.processes), *lines]))
+        known = [self.plan.look.life, *(each.life for each in self.plan.look.processes), *lines]
+        return tuple(life for life in dict.fromkeys(known) if life)
 
     async def look(self) -> ResidentLook:
         """Measure the host now. Raises Halted when nobody answers."""
@@ -104,12 +105,12 @@ class Recovery:
 
     def _epoch(self, op_id: OpId, name: str) -> str:
         """The agent's life as it is now; of a command that may have been sent before, the one that it was sent with."""
-        sent = f"sent {op_id}"
-        known = next((step.words for step in self.conduct.steps if step.what == sent and step.target == name), None)
+        sent = (step for step in self.conduct.steps if step.what == SENT and step.target == name)
+        known = next((step.lines[0] for step in sent if step.words == op_id), None)
         if known is not None:
             return known
         epoch = self.conduct.reach.state.hosts[self.host].agent_epoch
-        self.conduct.step(name, sent, epoch)
+        self.conduct.step(name, SENT, op_id, lines=(epoch,))
         return epoch
 
     async def by_hand(
