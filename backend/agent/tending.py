@@ -33,7 +33,7 @@ class Tending:
     async def look(self, command: LookAtResident) -> ResidentLook:
         """Measure it now. Raises ValueError for an engine without an agent of its own."""
         tender = self._tender(command.engine)
-        seen = await tender.look(command.processes, command.journal, command.aside)
+        seen = await tender.look(command.processes, command.aside)
         gpus = await read_gpus()
         memory = await asyncio.to_thread(cpu_device)
         return msgspec.structs.replace(seen, devices=gpus.devices, memory_available=memory.free)

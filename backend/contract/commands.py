@@ -306,13 +306,12 @@ class ExportJournal(Command, frozen=True, kw_only=True, tag="journal.export"):
 class LookAtResident(Command, frozen=True, kw_only=True, tag="resident.look"):
     """Measure an engine's own agent at this moment: its process, stages, sockets, journal folder. Changes nothing.
 
-    ``processes`` are lives (``pid:start ticks``) of which the answer says which still run. ``journal`` is the folder to
-    count when no process says which one it is, ``aside`` a second one to count beside it.
+    ``processes`` are lives (``pid:start ticks``) of which the answer says which still run. ``aside`` is where its
+    journal folder is moved to, which is counted beside it.
     """
 
     engine: str
     processes: tuple[str, ...] = ()
-    journal: str = ""
     aside: str = ""
 
 
@@ -355,6 +354,9 @@ class MoveResidentJournal(TendResident, frozen=True, kw_only=True, tag="resident
         super().__post_init__()
         check_u64("files", self.files)
         check_u64("bytes", self.bytes)
+        for name in ("folder", "aside"):
+            if not getattr(self, name).startswith("/"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be an absolute path")
         if not self.why:
             raise ValueError("why is empty: a journal is moved for a reason that is kept")
 

@@ -210,7 +210,7 @@ class Tender(Protocol):
     Each deed returns what was done in words. Raises TendingRefused, TendingFailed and OSError.
     """
 
-    async def look(self, processes: tuple[str, ...], journal: str, aside: str) -> ResidentLook:
+    async def look(self, processes: tuple[str, ...], aside: str) -> ResidentLook:
         """Measure it now, all but devices and memory."""
 
     async def end(self, life: str) -> str:

@@ -72,7 +72,6 @@ class Recovery:
             op_id=OpId(f"{self.conduct.operation.op_id}-look-{self._life}-{self._looks}"),
             engine=self.plan.engine,
             processes=self.watched(),
-            journal=self.plan.look.journal.folder,
             aside=self.plan.aside,
         )
         outcome = await self.conduct.ask(self.host, command, LOOK_SECONDS)

@@ -17,7 +17,7 @@ import psutil
 
 from backend.contract.p4.addresses import host_and_port
 from backend.contract.reports import ResidentNode
-from backend.contract.residents import Commands, ResidentLook, StageProcess
+from backend.contract.residents import MARK, Commands, ResidentLook, StageProcess
 from backend.contract.words import UnixMs
 from backend.engines.driver import EngineMissing, TendingFailed, TendingRefused
 from backend.engines.p4.journal import look_at_journal
@@ -46,7 +46,7 @@ class P4Tender:
         self._life = ""
         self._folder = place.journal
 
-    async def look(self, processes: tuple[str, ...], journal: str, aside: str) -> ResidentLook:
+    async def look(self, processes: tuple[str, ...], aside: str) -> ResidentLook:
         """Measure it now, all but devices and memory."""
         around = await self._lookout.seen(now=True)
         if around.life and self._life and around.life != self._life:
@@ -60,12 +60,12 @@ class P4Tender:
                 nodes = await self._ask()
             except EngineMissing as error:
                 silence = str(error)
-        seen = await asyncio.to_thread(self._measure, around, processes, journal, aside)
+        seen = await asyncio.to_thread(self._measure, around, processes, aside)
         return msgspec.structs.replace(seen, nodes=nodes, silence=silence)
 
-    def _measure(self, around: Surroundings, processes: tuple[str, ...], journal: str, aside: str) -> ResidentLook:
+    def _measure(self, around: Surroundings, processes: tuple[str, ...], aside: str) -> ResidentLook:
         pid, life = around.pid, around.life
-        folder = (journal_given(pid) if pid is not None else None) or self._folder or journal
+        folder = (journal_given(pid) if pid is not None else None) or self._folder
         if pid is not None and life:
             self._folder = folder
         gauge = around.gauge
@@ -84,7 +84,7 @@ class P4Tender:
             processes=_descendants(pid) if pid is not None and life else (),
             alive=tuple(each for each in processes if life_of(int(each.partition(":")[0])) == each),
             journal=count_folder(folder),
-            aside=count_folder(aside) if aside else None,
+            aside=count_folder(aside) if folder and aside.startswith(f"{folder}{MARK}") else None,
             restart=look_at_journal(folder, None).restart,
             commands=self._commands(pid if life else None),
             recorded=self._recorded(),
