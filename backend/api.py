@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -16,6 +17,7 @@ from backend.contract.entities import (
     ProcessIdentity,
     Reservation,
     Shard,
+    TakenOver,
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
@@ -64,6 +66,7 @@ from backend.control.adoption_document import (
     AdoptionDocument,
     AdoptionUnreadable,
     Decision,
+    ForeignFound,
     HeldBack,
     ReplicaFound,
     Stoppable,
@@ -80,6 +83,7 @@ from backend.control.contexts import (
     load_contexts,
     who_asks,
 )
+from backend.control.foreign_adopting import foreign_of
 from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
@@ -108,16 +112,20 @@ from backend.control.recovery_document import (
 )
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
+from backend.control.reported_cuts import ReportedBound, reported_bound
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AnyRequest,
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanRecovery,
     PlanReload,
     RebuildLedger,
@@ -135,6 +143,7 @@ from backend.control.requests import (
     StartUnload,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.views import (
     Acknowledgement,
@@ -156,6 +165,7 @@ from backend.planning.catalog import CatalogError
 __all__ = [
     "AcknowledgeDrift",
     "Acknowledgement",
+    "AdoptForeignRequest",
     "AdoptionDocument",
     "AdoptionUnreadable",
     "AgentAddress",
@@ -172,6 +182,8 @@ __all__ = [
     "CheckModels",
     "Context",
     "ContextError",
+    "Cordon",
+    "CordonRequest",
     "Decision",
     "DeviceFacts",
     "Drain",
@@ -184,6 +196,7 @@ __all__ = [
     "FleetError",
     "FleetState",
     "FolderCount",
+    "ForeignFound",
     "ForeignProcess",
     "ForkJournalRequest",
     "GuardOnPaper",
@@ -223,6 +236,7 @@ __all__ = [
     "PaperRefused",
     "PhaseBound",
     "Plan",
+    "PlanForeign",
     "PlanRecovery",
     "PlanReload",
     "PlanUnreadable",
@@ -244,6 +258,7 @@ __all__ = [
     "ReplicaId",
     "ReplicaState",
     "ReplicaView",
+    "ReportedBound",
     "Request",
     "Reservation",
     "ResidentFacts",
@@ -266,12 +281,15 @@ __all__ = [
     "Stoppable",
     "SubmitRefused",
     "TakeSnapshot",
+    "TakenOver",
     "Target",
     "Term",
     "TestRequest",
+    "UncordonRequest",
     "UnixMs",
     "catalog_on_paper",
     "classify",
+    "foreign_of",
     "guards_on_paper",
     "holds_in",
     "home_folder",
@@ -292,6 +310,7 @@ __all__ = [
     "read_recovery",
     "record_fleet",
     "rehearse_file",
+    "reported_bound",
     "run_operation",
     "shard_state",
     "short_digest",

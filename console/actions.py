@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, OperationView, ReplicaView
+from backend.api import FleetState, HostView, OperationView, ReplicaView, holds_in
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
@@ -93,6 +93,10 @@ def _can_reload(state: FleetState, selection: Selection) -> str | None:
     return f"{view.id} is draining already" if view.drain is not None and not view.drain.outcome else None
 
 
+def _can_resume(state: FleetState, selection: Selection) -> str | None:
+    return None if holds_in(state) else "nothing is paused, held down or quarantined"
+
+
 def _can_test(state: FleetState, selection: Selection) -> str | None:
     view = _selected(state, selection)
     if isinstance(view, str):
@@ -100,6 +104,27 @@ def _can_test(state: FleetState, selection: Selection) -> str | None:
     if view.state.value not in ("ready", "draining", "recovering"):
         return f"{view.id} is {view.state.value}: it answers nothing"
     return None
+
+
+def _host_of(state: FleetState, selection: Selection) -> HostView | str:
+    if selection.host is None:
+        return "no host is selected; h shows the hosts, tab goes there"
+    view = next((each for each in state.hosts.values() if each.host == selection.host), None)
+    return view if view is not None else f"{selection.host} is no longer in this context"
+
+
+def _can_cordon(state: FleetState, selection: Selection) -> str | None:
+    view = _host_of(state, selection)
+    if isinstance(view, str):
+        return view
+    return None if view.state.value == "live" else f"{view.host} is {view.state.value}: nobody there can be told"
+
+
+def _can_uncordon(state: FleetState, selection: Selection) -> str | None:
+    view = _host_of(state, selection)
+    if isinstance(view, str) or view.entities.cordon is not None:
+        return _can_cordon(state, selection)
+    return f"{view.host} is not cordoned"
 
 
 def is_open(operation: OperationView) -> bool:
@@ -146,7 +171,7 @@ ACTIONS: tuple[Action, ...] = (
         "adopt",
         ("A",),
         "adopt",
-        "Show what every host reports, what is unwanted and what is held; s stops a stray there, after asking.",
+        "Show what every host reports, what is unwanted, held or foreign; s stops a stray, a adopts an engine.",
         twin="adopt",
         footer=2,
     ),
@@ -170,6 +195,63 @@ ACTIONS: tuple[Action, ...] = (
         target="replica",
         twin="reload",
         when=_can_reload,
+    ),
+    Action(
+        "cordon",
+        ("C",),
+        "cordon",
+        "Take no new shards on the selected host, or take that back; what runs there runs on.",
+        danger="write",
+        target="host",
+        twin="cordon",
+        when=_can_cordon,
+        footer=3,
+    ),
+    Action(
+        "uncordon",
+        (),
+        "uncordon",
+        "Take new shards on a host again: :uncordon HOST.",
+        danger="write",
+        target="host",
+        twin="uncordon",
+        when=_can_uncordon,
+    ),
+    Action(
+        "drain-host",
+        (),
+        "drain host",
+        "Cordon a host and drain every replica with a rank there: :drain-host HOST. Its name must be typed.",
+        danger="danger",
+        target="host",
+        twin="drain --host",
+        when=_can_cordon,
+    ),
+    Action(
+        "pause",
+        ("P",),
+        "pause",
+        "Let the keeper leave the selected replica alone, or what :pause NAME names, a model too. Nothing stops.",
+        danger="write",
+        twin="pause",
+    ),
+    Action(
+        "hold-down",
+        ("X",),
+        "hold down",
+        "Hold the selected replica down, or what :hold-down NAME names: it stops, and the keeper loads it no more. "
+        "Its name must be typed.",
+        danger="danger",
+        twin="down",
+    ),
+    Action(
+        "resume",
+        ("E",),
+        "resume",
+        "Show what is paused, held down or quarantined, by whom and until when; y releases one.",
+        danger="write",
+        twin="resume",
+        when=_can_resume,
     ),
     Action(
         "test",
@@ -271,9 +353,9 @@ def parse_command(text: str) -> Command | str:
     name, _, argument = text.strip().partition(" ")
     if not name:
         return "no command was typed; :help names them all"
-    for action in ACTIONS:
-        if name in (action.id, action.twin):
-            return Command(action, argument.strip())
+    meant = [action for action in ACTIONS if name in (action.id, action.twin)]
+    if meant:  # down moves the cursor, and down NAME is what the command line calls it
+        return Command(meant[-1] if argument.strip() and meant[-1].is_write else meant[0], argument.strip())
     near = [action.id for action in ACTIONS if action.id.startswith(name)]
     if len(near) == 1:
         return Command(BY_ID[near[0]], argument.strip())

@@ -152,6 +152,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         look = self.look()
         if state is not self.state or second != self._second:
             is_new = state is not self.state
+            self._say_of_catalog(state)
             self.state, self._second = state, second
             self._main.refresh_state(state, look)
             if isinstance(self.screen, Dialog) and self.screen.stands:
@@ -159,6 +160,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
             if is_new:
                 self._take_answers(state)
         self._take_journal(state, look)
+
+    def _say_of_catalog(self, state: FleetState) -> None:
+        """An edit of the catalog that cannot be used, and the one that can again, are said when they come."""
+        if self.state is None or self.state.catalog_words == state.catalog_words:
+            return
+        if state.catalog_words:
+            self.say(f"the catalog: {state.catalog_words}", "message.warn")
+        else:
+            self.say("the catalog is in use as its file has it")
 
     def _take_journal(self, state: FleetState, look: Look) -> None:
         after = max(self._main.journal_position(), state.journal_head - JOURNAL_KEPT)
@@ -199,6 +209,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
                 self.say(f"{action.title} is not possible: there is no replica {argument} here", "message.warn")
                 return
             selection = Selection(replica=argument, pane="replicas")
+        if argument and action.target == "host":
+            selection = Selection(replica=selection.replica, host=argument, pane="lower")
         why = refusal(action, self.state, selection)
         if why is not None:
             self.say(why, "message.warn")

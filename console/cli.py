@@ -26,6 +26,7 @@ _COMMANDS = {
     "adopt": "console.commands.adopt:adopt",
     "bound": "console.commands.bound:bound",
     "catalog": "console.commands.catalog:catalog",
+    "cordon": "console.commands.cordon:cordon",
     "doctor": "console.commands.doctor:doctor",
     "down": "console.commands.local:down",
     "drain": "console.commands.drain:drain",
@@ -48,6 +49,7 @@ _COMMANDS = {
     "resume": "console.commands.holds:resume",
     "snapshot": "console.commands.snapshot:snapshot",
     "test": "console.commands.trial:trial",
+    "uncordon": "console.commands.cordon:uncordon",
     "unload": "console.commands.unload:unload",
     "up": "console.commands.local:up",
 }

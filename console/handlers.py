@@ -6,15 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backend.api import holds_in
 from console.actions import Selection
 from console.picture import write_picture
 from console.render.help import help_lines
+from console.render.holds import unknown_words
 from console.render.hosts import host_page
 from console.render.journal import journal_page
 from console.render.ring import ring_lines
 from console.screens.adoption import AdoptionScreen
+from console.screens.cordon import CordonDialog
 from console.screens.drain import DrainDialog, DrainView, find_replica
+from console.screens.drain_host import HostDrainDialog
 from console.screens.drift import DriftScreen
+from console.screens.holds import DownDialog, HoldsDialog, PauseDialog
 from console.screens.leave import QuitDialog
 from console.screens.load import ChooseModel, LoadDialog
 from console.screens.main import MainScreen
@@ -46,6 +51,45 @@ def _unload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: s
 
 def _reload(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(ReloadDialog(selection.replica or ""))
+
+
+def _cordon(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(CordonDialog(selection.host or ""))
+
+
+def _drain_host(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(HostDrainDialog(selection.host or ""))
+
+
+def _pause(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    if subject := _held_subject(app, "pause", selection, argument):
+        app.push_screen(PauseDialog(subject))
+
+
+def _hold_down(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    if subject := _held_subject(app, "hold-down", selection, argument):
+        app.push_screen(DownDialog(subject))
+
+
+def _held_subject(app: ConsoleApp, action: str, selection: Selection, argument: str) -> str:
+    """The replica or model that is meant; a name that nobody knows is said at once, before anything is filled in."""
+    subject = argument or selection.replica or ""
+    if not subject:
+        app.say(
+            f"{action} is not possible: no replica is selected; name one or a model: :{action} NAME", "message.warn"
+        )
+    elif app.state is not None and (why := unknown_words(app.state, subject)):
+        app.say(f"{action} is not possible: {why}", "message.warn")
+        return ""
+    return subject
+
+
+def _resume(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    held = {each.subject for each in holds_in(app.state).values()} if app.state is not None else set()
+    if argument and argument not in held:
+        app.say(f"resume is not possible: nothing holds {argument}; held: {', '.join(sorted(held))}", "message.warn")
+        return
+    app.push_screen(HoldsDialog(argument or selection.replica or ""))
 
 
 def _test(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
@@ -119,6 +163,12 @@ HANDLERS: dict[str, Handler] = {
     "adopt": _adopt,
     "unload": _unload,
     "reload": _reload,
+    "cordon": _cordon,
+    "uncordon": _cordon,
+    "drain-host": _drain_host,
+    "pause": _pause,
+    "hold-down": _hold_down,
+    "resume": _resume,
     "test": _test,
     "details": _details,
     "ring": _ring,

@@ -8,6 +8,7 @@ from backend.agent.core.capacity import taken_ports
 from backend.agent.model_files import resolve_model
 from backend.agent.ports import can_bind
 from backend.agent.soundness import guessed, unsound
+from backend.contract.cordons import cordon_remedy
 from backend.contract.entities import Entities
 from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan, PlannedShard
@@ -47,6 +48,16 @@ async def check_plan(
                 remedy="Change what it names on the host, then load again.",
             )
         )
+    if entities.cordon is not None:
+        findings.append(
+            refuse(
+                "host.cordoned",
+                host,
+                expected="a host that takes new shards",
+                found=entities.cordon.words,
+                remedy=cordon_remedy(host),
+            )
+        )
     driver = drivers.get(plan.engine)
     if driver is None:
         known = ", ".join(sorted(drivers)) or "none"
@@ -62,7 +73,8 @@ async def check_plan(
         )
     findings += unsound(plan)
     for shard in plan.on_host(host):
-        findings += _check_ports(shard, plan, entities)
+        is_local = shard.rank == 0 or isinstance(driver, AskingDriver)
+        findings += _check_ports(shard, plan, entities, "127.0.0.1" if is_local else shard.advertise)
         try:
             findings += _check_launch(shard, plan, driver)
             findings += await driver.check(shard, plan, facts)
@@ -104,7 +116,7 @@ def _check_launch(shard: PlannedShard, plan: Plan, driver: Driver) -> list[Findi
     return []
 
 
-def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Finding]:
+def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities, address: str) -> list[Finding]:
     ours = {
         port
         for reservation in entities.reservations.values()
@@ -114,7 +126,6 @@ def _check_ports(shard: PlannedShard, plan: Plan, entities: Entities) -> list[Fi
     taken = {port: holder for port, holder in taken_ports(entities).items() if port not in ours}
     findings = []
     for port in shard.ports:
-        address = "127.0.0.1" if shard.rank == 0 else shard.advertise
         found = taken.get(port) or can_bind(address, port)
         if found is not None:
             findings.append(

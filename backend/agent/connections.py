@@ -20,7 +20,7 @@ from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import JournalRecord
 from backend.contract.envelopes import encode, event_envelope
 from backend.contract.events import Event, Heartbeat, JournalBatch, JournalGap, Measured
-from backend.contract.reports import HostFacts, Measurement, Presence
+from backend.contract.reports import HostFacts, HostVitals, Measurement, Presence, vitals_of, with_vitals
 from backend.contract.words import HostId, NodeId, UnixMs
 from backend.failpoints import failpoint
 
@@ -33,6 +33,8 @@ BATCH_BYTES = 512 << 10
 LAG_RECORDS = 20_000
 """A console further behind than this is moved near the head; what it must see is still sent."""
 KEPT_AFTER_GAP = 2_000
+VITALS_MINOR = 1
+"""The first minor version whose consoles understand ``measured.vitals``."""
 
 
 class JournalReader(Protocol):
@@ -60,6 +62,7 @@ class Connection:
         self.console = "?"
         self.since: UnixMs = clock()
         self.read_only = False
+        self.minor = 0
         self.channel = Outer(host, f"connection-{number}", 1)
         self._socket = socket
         self._host = host
@@ -68,6 +71,7 @@ class Connection:
         self._events: deque[tuple[Event, str]] = deque()
         self._measurements: dict[NodeId, Measurement] = {}
         self._facts: HostFacts | None = None
+        self._told: HostFacts | None = None
         self._present: tuple[Presence, ...] | None = None
         self._cursor: int | None = None
         self._sequence = 0
@@ -78,6 +82,10 @@ class Connection:
         """Queue one event; answers are few and are never dropped."""
         self._events.append((event, correlation))
         self._wake.set()
+
+    def told(self, facts: HostFacts) -> None:
+        """The report had these facts: only what moves of them is said again."""
+        self._told = facts
 
     def stream_from(self, seq: int) -> None:
         """Stream the journal after ``seq`` from now on."""
@@ -151,9 +159,22 @@ class Connection:
         return bool(self._measurements) or self._facts is not None or self._present is not None
 
     async def _send_measured(self) -> None:
-        event = Measured(measurements=tuple(self._measurements.values()), facts=self._facts, present=self._present)
+        facts, vitals = self._facts_to_say()
+        event = Measured(
+            measurements=tuple(self._measurements.values()), facts=facts, present=self._present, vitals=vitals
+        )
         self._measurements, self._facts, self._present = {}, None, None
         await self._send(event, "measured")
+
+    def _facts_to_say(self) -> tuple[HostFacts | None, HostVitals | None]:
+        """The facts that wait: whole, or what moved of them where this console knows the rest already."""
+        facts, told = self._facts, self._told
+        if facts is None:
+            return None, None
+        self._told = facts
+        if self.minor < VITALS_MINOR or told is None or with_vitals(told, vitals_of(facts)) != facts:
+            return facts, None
+        return None, vitals_of(facts)
 
     async def _send_journal(self) -> bool:
         """Send one batch; whether there was one."""

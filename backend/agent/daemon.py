@@ -47,7 +47,7 @@ from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
 from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
-from backend.agent.listening import listen_loopback, listen_unix
+from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import Recording, words_of
 from backend.agent.tending import Tending
 from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
@@ -78,11 +78,15 @@ async def _run(config: AgentConfig, loopback_port: int | None) -> int:
         journal = open_journal(config)
     except (JournalLocked, OSError) as error:
         raise AgentRefused(str(error)) from error
-    agent = AgentDaemon(config, journal)
+    agent: AgentDaemon | None = None
     try:
+        make_room(config.socket)  # before anything of this host is touched
+        agent = AgentDaemon(config, journal)
         await agent.run(loopback_port)
+    except SocketTaken as error:
+        raise AgentRefused(str(error)) from error
     finally:
-        await agent.journal.close()
+        await (journal if agent is None else agent.journal).close()
     return 0
 
 

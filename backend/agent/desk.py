@@ -18,11 +18,13 @@ from backend.agent.journal import JournalWriteFailed
 from backend.agent.model_files import resolve_model
 from backend.agent.run_folder import RunFolder
 from backend.contract.commands import (
+    AdoptForeign,
     AnyCommand,
     BeginResident,
     ChangeDrain,
     Check,
     ClaimKeeper,
+    CordonHost,
     EndOperatorHold,
     EndResident,
     ExportJournal,
@@ -45,6 +47,7 @@ from backend.contract.commands import (
     StartDrain,
     Subscribe,
     TestReplica,
+    UncordonHost,
     Unload,
     VerifyJournal,
 )
@@ -79,6 +82,9 @@ DURABLE = (
     BeginResident,
     MoveResidentJournal,
     RestartBridge,
+    CordonHost,
+    UncordonHost,
+    AdoptForeign,
 )
 
 
@@ -107,7 +113,7 @@ class Desk:
             return False
         if command.host != self._agent.host:
             words = f"this agent is {self._agent.host}; the console expected {command.host}. Correct the context."
-            await self._refuse_now(connection, ws, command.op_id, "E_HOST", words)
+            await self._refuse_now(connection, ws, command.op_id, "E_HOST", words, host=self._agent.host)
             return False
         connection.who, connection.console = command.who, command.console
         connection.read_only = command.read_only or command.major != MAJOR
@@ -156,6 +162,8 @@ class Desk:
             present=agent.present(),
         )
         connection.say(Reported(report=report), hello.op_id)
+        connection.minor = hello.minor if hello.major == MAJOR else 0
+        connection.told(report.facts)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""
@@ -186,8 +194,10 @@ class Desk:
                 words = f"{command_type(command)} is a write; this connection is read-only"
                 connection.say(Refused(op_id=command.op_id, code="E_READ_ONLY", words=words), command.op_id)
                 return
-            capacity = self._agent.inventory.capacity(self._agent.core.entities)
-            self._agent.dispatch(CommandArrived(connection.number, command, payload_digest(command), capacity))
+            inventory, entities = self._agent.inventory, self._agent.core.entities
+            capacity, digest = inventory.capacity(entities), payload_digest(command)
+            found = inventory.foreign_now(command.pid, entities) if isinstance(command, AdoptForeign) else None
+            self._agent.dispatch(CommandArrived(connection.number, command, digest, capacity, found))
         elif isinstance(command, Subscribe):
             self._subscribe(connection, command)
         elif isinstance(command, ForkJournal) and (words := _why_not_fork(connection, command)):
@@ -293,7 +303,9 @@ class Desk:
         if shard is None or not shard.endpoint:
             known = ", ".join(sorted(self._agent.core.entities.shards)) or "none"
             raise ValueError(f"{command.node_id} serves nothing on {self._agent.host}; shards here: {known}")
-        driver = self._agent.inventory.drivers[shard.engine]
+        driver = self._agent.inventory.drivers.get(shard.engine)
+        if driver is None:
+            raise ValueError(f"{command.node_id} is {shard.engine}, which this agent follows and cannot prompt")
         answer = await driver.complete(shard.endpoint, command.prompt, command.max_tokens, command.seconds)
         if shard.canary is None and answer.tokens:  # an adopted ring, which nobody here has proven yet
             canary = Canary(True, answer.seconds, now().unix_ms, "a prompt by hand crossed every rank")
@@ -318,18 +330,27 @@ class Desk:
                 )
                 return Result(status="rejected", resource_state="absent", first_error=words)
             wanted = before[-1]
+        if shard is not None and shard.resident is not None:
+            raise ValueError(
+                f"{command.node_id} is {shard.resident.words}, whose output that agent keeps or throws away. Start it "
+                "with P4_STAGED_LLAMA_INHERIT_STDERR set, and read its own log on the host"
+            )
         try:
             piece = read_log(RunFolder(agent.runs.run_folder(command.node_id, wanted)), command.offset, command.limit)
         except FileNotFoundError:
+            if shard is not None and shard.taken_over is not None and wanted == shard.load_generation:
+                by = shard.taken_over.started_by or "somebody else"
+                words = f"{command.node_id} was started by {by}: what it prints goes where they sent it, not here"
+                raise ValueError(words) from None
             raise ValueError(f"{command.node_id} of generation {wanted} printed nothing on {agent.host}") from None
         text = piece.data.decode(errors="replace")
         said = {"text": text, "offset": piece.offset, "size": piece.size, "skipped": piece.skipped}
         return _said({**said, "generation": wanted})
 
     async def _refuse_now(
-        self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str
+        self, connection: Connection, ws: ServerConnection, op_id: str, code: str, words: str, host: str = ""
     ) -> None:
-        await connection.send_now(Refused(op_id=op_id, code=code, words=words), op_id)
+        await connection.send_now(Refused(op_id=op_id, code=code, words=words, host=host), op_id)
         await ws.close(1008, words[:100])
 
 

@@ -73,6 +73,11 @@ def device_free(device_name: str) -> int:
     raise DeviceUnknown(f"this host has no device {device_name}; it has {names} ({_Latest.reading.words or 'drivers'})")
 
 
+def last_reading() -> GpuReading:
+    """What the drivers said at the last ``read_gpus``."""
+    return _Latest.reading
+
+
 async def read_gpus(seconds: float = PROBE_SECONDS) -> GpuReading:
     """Ask every GPU driver of this host; without one this costs three looks at the file system.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from backend.agent import cgroup, devices, engine_logs, proofs, supervisor
+from backend.agent import cgroup, devices, engine_logs, foreign_runs, proofs, supervisor
 from backend.agent.core.state import (
     Adopted,
     CoreEvent,
@@ -28,11 +29,13 @@ from backend.agent.core.state import (
     Stuck,
 )
 from backend.agent.model_files import resolve_model
+from backend.agent.process_identity import SeenProcess, group_members, process_tree
 from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
 from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Resident, Shard, hold_key
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import LoadGeneration, NodeId
 from backend.engines.driver import AskingDriver, Driver, Run, Seen, SpawningDriver
+from backend.engines.taken_over import STOP_STEPS, follow_taken_over
 from backend.failpoints import failpoint
 
 LOG_TAIL_LINES = 12
@@ -65,6 +68,7 @@ class EngineRuns:
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
         self._ended: dict[Key, asyncio.Event] = {}
+        self._trees: dict[Key, foreign_runs.Tree] = {}
         self._proving: set[str] = set()
         self._tidying: asyncio.Task[None] | None = None
         self._faults: asyncio.Queue[BaseException] = asyncio.Queue()
@@ -91,6 +95,8 @@ class EngineRuns:
         if found[0].resident is not None:
             self._start(self._watch_resident(key, *found))
         else:
+            if found[0].taken_over is not None and found[0].identity is not None:
+                self._trees[key] = foreign_runs.Tree(found[0].identity)
             self._start(self._watch(key, found[0]))
         self._drives[key] = self._start(self._drive(found[0], found[1], adopted=effect.adopted))
 
@@ -111,6 +117,9 @@ class EngineRuns:
         """After a restart: find what became of a shard that the journal says was live."""
         failpoint("runs.before_resume")
         node, generation = shard.node_id, shard.load_generation
+        if shard.taken_over is not None and shard.identity is not None:
+            self._dispatch(foreign_runs.found_again(shard, shard.identity))
+            return
         if isinstance(self.drivers.get(shard.engine), AskingDriver):
             # It is named before anything is asked: without a name nothing was. What became of it, its drive asks.
             words = "the agent restarted before the load was asked for; nothing runs"
@@ -209,7 +218,11 @@ class EngineRuns:
         assert shard.identity is not None
         folder = self.run_folder(*key)
         kills_before = cgroup.oom_kills()
+        tree = self._trees.get(key)
+        looking = None if tree is None else self._start(tree.follow())
         code, signal = await supervisor.wait_ended(shard.identity, folder)
+        if looking is not None:
+            looking.cancel()
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
@@ -219,7 +232,8 @@ class EngineRuns:
         unasked = signal == 9 and key not in self._stops
         if unasked and kills is not None and kills_before is not None and kills > kills_before:
             words += "; the kernel's out-of-memory killer struck in this control group"
-        self._dispatch(Ended(*key, code, signal, words, self.log_tail(folder)))
+        tail = self.log_tail(folder) if shard.taken_over is None else ()
+        self._dispatch(Ended(*key, code, signal, words, tail))
 
     async def _watch_resident(self, key: Key, shard: Shard, record: LoadRecord) -> None:
         """Nobody's child here: its end is what the engine's own agent says."""
@@ -255,7 +269,10 @@ class EngineRuns:
             if shard.resident is not None and not adopted:
                 model = resolve_model(record.plan.model_path, self._model_roots)
                 run = msgspec.structs.replace(run, model=model)
-            await self.drivers[shard.engine].drive(run, see)
+            if shard.taken_over is not None:
+                await follow_taken_over(run, see, lambda: time.time_ns() // 1_000_000)
+            else:
+                await self.drivers[shard.engine].drive(run, see)
         except Exception as error:  # noqa: BLE001  one engine's odd answer must not take the other engines' agent along
             sys.stderr.write(f"the drive of {shard.node_id} broke:\n{traceback.format_exc()}")
             self._dispatch(DriveBroke(*key, f"{type(error).__name__}: {error}"))
@@ -269,14 +286,18 @@ class EngineRuns:
         if drive is not None:
             drive.cancel()
         failpoint("runs.before_stop")
-        driver = self.drivers[shard.engine]
-        if isinstance(driver, AskingDriver):
+        driver = self.drivers.get(shard.engine)
+        if isinstance(driver, AskingDriver) and shard.resident is not None:
             await driver.unload(self._run(*found, adopted=True), lambda words: self._dispatch(Stuck(*key, words)))
             return  # its end is seen by the watch
         assert shard.identity is not None
-        steps = driver.stop_steps(shard.role)
         try:
-            outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+            if shard.taken_over is not None:
+                outcome = await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
+            else:
+                assert isinstance(driver, SpawningDriver)
+                steps = driver.stop_steps(shard.role)
+                outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
         except RunUnreadable as error:  # every process of it is gone by then; only how it ended cannot be read
             self._dispatch(Ended(*key, None, None, f"exit unknown: {error}", ()))
             return
@@ -309,10 +330,23 @@ class EngineRuns:
     async def _wait_for(self, hold: Hold) -> None:
         if hold.kind == "ports":
             await proofs.ports_are_free(hold.ports)
-        elif hold.kind == "stuck":
-            await proofs.processes_are_gone(self._identity_of(hold))
+            return
+        identity, members = self._identity_of(hold), self._members_of(hold)
+        if hold.kind == "stuck":
+            await proofs.processes_are_gone(identity, members)
         else:
-            await proofs.device_is_released(self._identity_of(hold), hold.device)
+            await proofs.device_is_released(identity, hold.device, members=members)
+
+    def _members_of(self, hold: Hold) -> Callable[[ProcessIdentity], Sequence[SeenProcess]]:
+        """Who belongs to the run of a hold: what a shim started, or an adopted engine and what it was seen to start."""
+        tree, found = self._trees.get((hold.node_id, hold.load_generation)), self._find(hold.node_id)
+        if tree is not None:
+            return lambda _: tree.look()
+        return process_tree if found is not None and found[0].taken_over is not None else group_members
+
+    def _tree(self, key: Key, identity: ProcessIdentity) -> foreign_runs.Tree:
+        """What is known of an adopted engine's processes; nothing yet of one that nobody followed."""
+        return self._trees.setdefault(key, foreign_runs.Tree(identity))
 
     def _identity_of(self, hold: Hold) -> ProcessIdentity | None:
         """Whose end a hold waits for: as the journal has it, else as its run's folder has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,12 @@ from backend.agent.core.state import Capacity
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS
 from backend.agent.devices import cpu_device, read_gpus
 from backend.agent.facts import host_facts, refuses_loads
-from backend.agent.foreign import ForeignFound, find_foreign
+from backend.agent.foreign_watch import ForeignWatch
 from backend.agent.illness import Health, judge
 from backend.agent.journal_home import why_unknown_refuse
 from backend.agent.vitals import VitalSigns
 from backend.contract.entities import Entities, LoadRecord, Shard
-from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Illness
+from backend.contract.reports import DeviceFacts, EngineFacts, ForeignProcess, HostFacts, Illness
 from backend.contract.words import UnixMs
 from backend.engines.driver import AskingDriver, Driver, EngineMissing
 from backend.engines.p4.adoption import adoptable, adopted
@@ -45,8 +46,7 @@ class Inventory:
         self._refuses_loads = refuses_loads()
         self._engines: tuple[EngineFacts, ...] = ()
         self._asking: asyncio.Task[tuple[EngineFacts, ...]] | None = None
-        self._runs = Path(config.state) / "runs"
-        self._foreign = ForeignFound()
+        self._foreign = ForeignWatch(Path(config.state) / "runs", config.model_roots)
         self._foreign_at = 0.0
         self._told: tuple[object, ...] = ()
         self._unknown = ""
@@ -82,12 +82,13 @@ class Inventory:
     async def _measure(self, entities: Entities) -> bool:
         before = getattr(self, "facts", None)
         self._engines = await self._all_engine_facts()
+        gpus = await read_gpus()  # first: they tell which of them a foreign engine is on
         await self._look_for_foreign(entities)
         if before is None or self._unknown:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
             self._unknown = await asyncio.to_thread(why_unknown_refuse, self._config, entities)
         await self._judge(entities)
-        devices = [self._cpu(), *(await read_gpus()).devices]
+        devices = [self._cpu(), *gpus.devices]
         self.facts = host_facts(
             host=self._config.host,
             agent_version=RINGTOP_VERSION,
@@ -100,7 +101,7 @@ class Inventory:
             refuses_loads=self._why_no_loads(),
             now=UnixMs(time.time_ns() // 1_000_000),
             illnesses=self.health.illnesses,
-            foreign=self._foreign.processes,
+            foreign=self._foreign.processes(entities),
             pool=self._config.pool,
             fabric=self._config.fabric,
             cores=self._config.cores,
@@ -125,7 +126,8 @@ class Inventory:
             engines=self._engines,
             illnesses=self.health.illnesses,
             refuses_loads=self._why_no_loads(),
-            foreign=self._foreign.processes,
+            foreign=self._foreign.processes(entities),
+            devices=tuple(self._committed(device, entities) for device in self.facts.devices),
         )
         settled = _settled(self.facts)
         told, self._told = self._told, (_degrees(self.health.illnesses), settled.foreign, settled.engines)
@@ -154,10 +156,19 @@ class Inventory:
     async def _look_for_foreign(self, entities: Entities) -> None:
         self._foreign_at = time.monotonic()
         try:
-            self._foreign = await asyncio.to_thread(find_foreign, entities, self._runs)
+            await self._foreign.look(entities)
         except OSError as error:
             if error.errno not in OUT_OF_DESCRIPTORS:
                 raise
+
+    def foreign_now(self, pid: int, entities: Entities) -> ForeignProcess | None:
+        """The foreign engine of this pid as it is at this moment; None when there is none, or none can be seen."""
+        try:
+            return self._foreign.find_now(pid, entities)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            return None
 
     def capacity(self, entities: Entities) -> Capacity:
         """What the core decides reservations on, with the main memory read at this moment.
@@ -169,8 +180,15 @@ class Inventory:
         except OSError as error:
             why = f"the free memory of {self._config.host} cannot be read: {error.strerror}"
             return Capacity(devices=self.facts.devices, ports=self._config.ports, refuses_loads=why)
+        config = self._config
         devices = tuple(cpu if device.name == "CPU" else device for device in self.facts.devices)
-        return Capacity(devices=devices, ports=self._config.ports, refuses_loads=self._why_no_loads())
+        return Capacity(
+            devices=devices,
+            ports=config.ports,
+            refuses_loads=self._why_no_loads(),
+            cores=config.cores or os.cpu_count() or 1,
+            power=config.power_w,
+        )
 
     def _cpu(self) -> DeviceFacts:
         """Main memory; the files that foreign engines have mapped are free by the kernel's count, and in use."""
@@ -225,7 +243,7 @@ def _still(device: DeviceFacts) -> DeviceFacts:
 
 def _settled(facts: HostFacts) -> HostFacts:
     """The facts without what swings by itself or is compared apart."""
-    foreign = tuple(msgspec.structs.replace(process, memory=None) for process in facts.foreign)
+    foreign = tuple(msgspec.structs.replace(each, memory=None, device_memory=None) for each in facts.foreign)
     return msgspec.structs.replace(
         facts,
         memory_free=0,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http
 import os
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,18 @@ from backend.contract.envelopes import SUBPROTOCOL
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_CONNECTIONS = 64
+_PROBE_SECONDS = 2.0
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
+class SocketTaken(Exception):
+    """Another agent answers at this one's socket. The message names the socket and what to do."""
+
+
 async def listen_unix(handler: Handler, path: str, connected: Callable[[], int]) -> Server:
-    """Listen at ``path`` with mode 0600. A socket left there is removed: the journal's lock says its agent is gone."""
-    _make_room(path)
+    """Listen at ``path`` with mode 0600. Raises SocketTaken."""
+    make_room(path)
     old = os.umask(0o177)
     try:
         return await unix_serve(handler, path, **_settings(None, connected))
@@ -35,9 +42,33 @@ async def listen_loopback(handler: Handler, port: int, connected: Callable[[], i
     return await serve(handler, "127.0.0.1", port, **_settings(port, connected))
 
 
-def _make_room(path: str) -> None:
+def make_room(path: str) -> None:
+    """Remove a socket that an agent left which is gone, and make its folder.
+
+    Raises SocketTaken when somebody answers: the journal's lock keeps two agents apart only where they share a folder.
+    """
     Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    Path(path).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            Path(path).unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise SocketTaken(f"{path} cannot be listened at: {error}. Name another socket in agent.toml.") from error
+        holder = _peer_pid(probe)
+    raise SocketTaken(
+        f"process {holder} answers at {path} already, with a state folder of its own. One host has one agent: stop "
+        "that one first, or give this one another host id, state folder and socket in agent.toml."
+    )
+
+
+def _peer_pid(connected: socket.socket) -> int:
+    """The process at the other end of a unix socket."""
+    size = struct.calcsize("3i")
+    pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(pid)
 
 
 def _settings(tcp_port: int | None, connected: Callable[[], int]) -> dict[str, Any]:

@@ -148,6 +148,21 @@ def group_members(identity: ProcessIdentity) -> tuple[SeenProcess, ...]:
     return tuple(seen[pid] for pid in sorted(ours) if not seen[pid].is_gone)
 
 
+def process_tree(identity: ProcessIdentity) -> tuple[SeenProcess, ...]:
+    """The very process and what descends from it, alive; nothing else of its group or session. Empty when it is gone.
+
+    What it started and left behind when it went has another parent by then: know those before.
+    """
+    seen = {process.pid: process for process in see_all()}
+    first = seen.get(identity.pid)
+    if identity.boot_id != boot_id() or first is None or first.start_ticks != identity.start_ticks:
+        return ()
+    ours = {identity.pid}
+    while children := {process.pid for process in seen.values() if process.parent in ours} - ours:
+        ours |= children
+    return tuple(seen[pid] for pid in sorted(ours) if not seen[pid].is_gone)
+
+
 def signal_one(process: SeenProcess, signum: int) -> bool:
     """Send a signal to exactly this process. False when it is gone or may not be signalled by us."""
     pidfd = open_pidfd(process.pid, process.start_ticks)

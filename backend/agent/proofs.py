@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from backend.agent import ports
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS
 from backend.agent.devices import GpuReading, read_gpus
-from backend.agent.process_identity import group_members, see_process
+from backend.agent.process_identity import SeenProcess, group_members, see_process
 from backend.contract.entities import ProcessIdentity
 from backend.contract.words import Port
 
@@ -34,29 +34,37 @@ async def ports_are_free(wanted: Sequence[Port]) -> None:
                 return
 
 
-async def processes_are_gone(identity: ProcessIdentity | None) -> dict[int, int]:
-    """Return once no process of the run is left, with the pids and starts that it was seen to have."""
+async def processes_are_gone(
+    identity: ProcessIdentity | None, members: Callable[[ProcessIdentity], Sequence[SeenProcess]] = group_members
+) -> dict[int, int]:
+    """Return once no process of the run is left, with the pids and starts that it was seen to have.
+
+    ``members`` says who belongs to it: its group, session and descendants, as a shim starts an engine.
+    """
     known = {} if identity is None else {identity.pid: identity.start_ticks}
     if identity is None:
         return known
     async for _ in _looks(FIRST_LOOK_SECONDS):
         with _without_descriptors():
-            members = group_members(identity)
-            known |= {member.pid: member.start_ticks for member in members}
-            if not members:
+            left = members(identity)
+            known |= {member.pid: member.start_ticks for member in left}
+            if not left:
                 return known
     return known
 
 
 async def device_is_released(
-    identity: ProcessIdentity | None, device: str, read: Callable[[], Awaitable[GpuReading]] = read_gpus
+    identity: ProcessIdentity | None,
+    device: str,
+    read: Callable[[], Awaitable[GpuReading]] = read_gpus,
+    members: Callable[[ProcessIdentity], Sequence[SeenProcess]] = group_members,
 ) -> None:
     """Return once the run's processes are gone and, of a GPU, its driver lists none of them as an owner.
 
     A driver that does not answer, or that lost the device, proves nothing. One that names no owners at all, as AMD's,
     leaves the empty group as the proof.
     """
-    known = await processes_are_gone(identity)
+    known = await processes_are_gone(identity, members)
     if device == MAIN_MEMORY:
         return
     async for _ in _looks(DRIVER_LOOK_SECONDS):

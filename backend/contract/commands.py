@@ -190,6 +190,27 @@ class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
     extend_seconds: float = 0.0
 
 
+class AdoptForeign(Command, frozen=True, kw_only=True, tag="foreign.adopt"):
+    """Record an engine that no agent started as the one shard of ``plan``: exactly this process, or nothing.
+
+    From then on it is shown, counted, drained and stopped like any other shard.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    plan: Plan
+    by: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("pid", self.pid, least=1)
+        check_u64("start_ticks", self.start_ticks, least=1)
+        if not self.boot_id:
+            raise ValueError("boot_id is empty")
+
+
 class SetOperatorHold(Command, frozen=True, kw_only=True, tag="operator.hold"):
     """Hold a replica or a model down or paused, durably; it replaces what held it before. None: until released."""
 
@@ -246,6 +267,27 @@ class ResignKeeper(Command, frozen=True, kw_only=True, tag="keeper.resign"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("keeper_epoch", self.keeper_epoch, least=1)
+
+
+class CordonHost(Command, frozen=True, kw_only=True, tag="host.cordon"):
+    """Take no new shards here, durably; what runs runs on. None: until somebody uncordons the host."""
+
+    by: str
+    why: str = ""
+    seconds: float | None = None
+    expect: Expect = Expect()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seconds is not None and not 0 < self.seconds <= LONGEST_HOLD_SECONDS:
+            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_HOLD_SECONDS}")
+
+
+class UncordonHost(Command, frozen=True, kw_only=True, tag="host.uncordon"):
+    """Take new shards again. A host that is not cordoned succeeds as absent."""
+
+    by: str
+    expect: Expect = Expect()
 
 
 class OperationStatus(Command, frozen=True, kw_only=True, tag="op.status"):
@@ -401,4 +443,7 @@ AnyCommand = (
     | BeginResident
     | MoveResidentJournal
     | RestartBridge
+    | CordonHost
+    | UncordonHost
+    | AdoptForeign
 )

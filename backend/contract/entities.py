@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from backend.contract.cordons import Cordon
 from backend.contract.numbers import check_u64
 from backend.contract.plans import Bound, Plan
 from backend.contract.words import (
@@ -77,6 +78,23 @@ class Canary(msgspec.Struct, frozen=True):
     words: str
 
 
+class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that no agent started and a person adopted: by whom, why, and what it was at that moment.
+
+    What such an engine was never told stays unknown: a bound, and a generation of its own. ``memory`` is the bytes that
+    it held then, ``address`` where on its host it takes connections, ``started_by`` the user whose process it is.
+    """
+
+    by: str
+    why: str
+    at_unix_ms: UnixMs
+    program: str
+    address: str
+    memory: int | None = None
+    started_by: str = ""
+    started_unix_ms: UnixMs | None = None
+
+
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as its agent knows it. ``words`` is the reason for its state; ``buffers`` is known at rank 0 only.
 
@@ -84,6 +102,8 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     ``reported_result`` is the largest result in bytes that the engine said it may return, which ``bound`` derived, and
     ``reported_release`` what it said that it is; an engine that says neither leaves them unknown.
     ``identity`` is its process, or ``resident`` whom an engine's own agent runs it for; both are None before the start.
+    ``taken_over`` is set for an engine that no agent started: then its generation numbers the adoption, and its bound
+    holds nothing but the memory that was measured.
 
     ``state`` is text, so that a newer agent's word stays readable; see ``states.shard_state``.
     """
@@ -118,6 +138,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     canary: Canary | None = None
     ends_as: str = ""
     revision: int = 0
+    taken_over: TakenOver | None = None
     resident: Resident | None = None
     reported_result: int | None = None
     reported_release: str = ""
@@ -138,7 +159,10 @@ class LoadRecord(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Node ids, generation, ports and device memory held durably before the first LOAD. Expires."""
+    """Node ids, generation, ports, device memory and budgets held durably before the first LOAD. Expires.
+
+    ``cores`` and ``power`` (watts) are what its ranks take of the host's budgets.
+    """
 
     op_id: OpId
     by: str
@@ -149,6 +173,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, int]
     made_unix_ms: UnixMs
     expires_unix_ms: UnixMs
+    cores: int = 0
+    power: int = 0
 
 
 class OpenOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +313,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operator_hold: OperatorHold | None = None
     drop_operator_holds: tuple[str, ...] = ()
     keeper: KeeperLease | None = None
+    cordon: Cordon | None = None
+    drop_cordon: bool = False
 
 
 class Entities(msgspec.Struct, frozen=True):
@@ -302,6 +330,7 @@ class Entities(msgspec.Struct, frozen=True):
     failing: dict[NodeId, Failing] = {}
     operator_holds: dict[str, OperatorHold] = {}
     keeper: KeeperLease | None = None
+    cordon: Cordon | None = None
 
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -322,7 +351,17 @@ class JournalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     seq: int = 0
 
 
-_DECISIONS = ("reservation", "load", "drain", "hold", "drop_reservations", "drop_drains", "drop_holds")
+_DECISIONS = (
+    "reservation",
+    "load",
+    "drain",
+    "hold",
+    "cordon",
+    "drop_reservations",
+    "drop_drains",
+    "drop_holds",
+    "drop_cordon",
+)
 
 
 def hold_key(hold: Hold) -> str:
@@ -386,6 +425,8 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
         new["operator_holds"] = kept
     if change.keeper is not None:
         new["keeper"] = change.keeper
+    if change.cordon is not None or change.drop_cordon:
+        new["cordon"] = change.cordon
     if change.highest_generation:
         highest = max(entities.highest_generation, change.highest_generation)
         new["highest_generation"] = max(new.get("highest_generation", 0), highest)

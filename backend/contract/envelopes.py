@@ -15,7 +15,7 @@ from backend.contract.numbers import check_u64
 
 SUBPROTOCOL = "ringtop.v1"
 MAJOR = 1
-MINOR = 0
+MINOR = 1
 PROTOCOL_VERSION = f"{MAJOR}.{MINOR}"
 
 Class = Literal["control", "data", "output", "telemetry"]

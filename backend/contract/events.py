@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.entities import JournalRecord, Result
-from backend.contract.reports import HostFacts, HostReport, Measurement, Presence
+from backend.contract.reports import HostFacts, HostReport, HostVitals, Measurement, Presence
 from backend.contract.words import HostId, OpId, UnixMs
 
 
@@ -61,11 +61,16 @@ class JournalGap(Event, frozen=True, kw_only=True, tag="journal.gap"):
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured"):
-    """Measurements that changed, and host facts when they did."""
+    """Measurements that changed, and host facts when they did.
+
+    ``vitals`` is what moved of the facts that this connection was told last; ``facts`` are whole, for when anything
+    else moved, and for a console of minor version 0, which knows no vitals.
+    """
 
     measurements: tuple[Measurement, ...] = ()
     facts: HostFacts | None = None
     present: tuple[Presence, ...] | None = None
+    vitals: HostVitals | None = None
 
 
 class Heartbeat(Event, frozen=True, kw_only=True, tag="heartbeat"):
@@ -91,11 +96,15 @@ class Answered(Event, frozen=True, kw_only=True, tag="result"):
 
 
 class Refused(Event, frozen=True, kw_only=True, tag="refused"):
-    """A frame that was not understood or not allowed, said aloud: what stands, and what to do."""
+    """A frame that was not understood or not allowed, said aloud: what stands, and what to do.
+
+    ``host`` is the id of the agent that refuses an introduction meant for another; empty for everything else.
+    """
 
     op_id: str
     code: str
     words: str
+    host: str = ""
 
 
 class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -158,13 +158,15 @@ class Candidate(msgspec.Struct, frozen=True):
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the plan relied on at one host; the load is refused when it moved.
 
-    ``address`` is what the engine's own agent advertises there; empty for an engine without one.
+    ``flavour`` is the engine's build there, where the profile wants exact builds; ``address`` what the engine's own
+    agent advertises there. Empty elsewhere.
     """
 
     host: HostId
     agent_epoch: str
     revision: int
     release: str
+    flavour: str = ""
     address: str = ""
 
 

@@ -67,6 +67,7 @@ class ResidentFacts(msgspec.Struct, frozen=True, kw_only=True):
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One engine installed on the host. ``release`` must be equal on every rank of a ring.
 
+    ``flavour`` names the backends it was built with, which an exact build has equal as well; empty is unknown.
     ``resident`` is its own agent, for an engine whose shards are that agent's and not ours.
     """
 
@@ -76,6 +77,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     cpu_needs: tuple[str, ...] = ()
     words: str = ""
+    flavour: str = ""
     resident: ResidentFacts | None = None
 
 
@@ -90,7 +92,18 @@ class Illness(msgspec.Struct, frozen=True):
 
 
 class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's program that this agent did not start: shown, never touched. ``memory`` is its resident bytes."""
+    """An engine that this agent did not start: shown, and never touched before a person adopts it.
+
+    ``pid``, ``start_ticks`` and ``boot_id`` say who it is; ``memory`` is the resident bytes of it and of all that it
+    started, ``device_memory`` what the driver says it holds on ``devices``. ``engine`` and ``role`` (leader, worker, or
+    broker for what serves no model itself) come from its command line, as does ``ranks``, the world size that it was
+    started for. ``model`` is the file or name that it was started with, ``served`` the names that it answers to,
+    ``release`` the build that it says it is. ``address`` is where on its host it takes connections, ``can_signal``
+    whether the agent's user may end it.
+
+    ``answers`` says what its port told: ``ready``, ``loading``, ``closed`` (it wants a key, which proves nothing),
+    ``silent``, ``other`` (something that this engine never says), or empty while nobody asked; ``words`` is more of it.
+    """
 
     pid: int
     program: str
@@ -99,6 +112,24 @@ class ForeignProcess(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = ()
     model: str = ""
     memory: int | None = None
+    start_ticks: int = 0
+    boot_id: str = ""
+    engine: str = ""
+    role: str = ""
+    ranks: int | None = None
+    devices: tuple[str, ...] = ()
+    device_memory: int | None = None
+    address: str = ""
+    served: tuple[str, ...] = ()
+    release: str = ""
+    answers: str = ""
+    words: str = ""
+    can_signal: bool | None = None
+
+    @property
+    def holds(self) -> int | None:
+        """Bytes that it keeps from others: on its devices where a driver counts them, else in main memory."""
+        return self.memory if self.device_memory is None else self.device_memory
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +166,32 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: tuple[int, int] = (0, 0)
     addresses: tuple[str, ...] = ()
     memory_limit: int = 0
+
+
+class HostVitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the facts of a host moves while its agent lives; the rest was said in the report and stays said.
+
+    The fields are those of ``HostFacts`` by the same names.
+    """
+
+    memory_free: int
+    devices: tuple[DeviceFacts, ...]
+    ports_in_use: tuple[Port, ...]
+    journal: str
+    refuses_loads: str = ""
+    measured_unix_ms: UnixMs = UnixMs(0)
+    illnesses: tuple[Illness, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+
+
+def vitals_of(facts: HostFacts) -> HostVitals:
+    """The part of the facts that moves."""
+    return HostVitals(**{name: getattr(facts, name) for name in HostVitals.__struct_fields__})
+
+
+def with_vitals(facts: HostFacts, vitals: HostVitals) -> HostFacts:
+    """The facts with what has moved since."""
+    return msgspec.structs.replace(facts, **{name: getattr(vitals, name) for name in vitals.__struct_fields__})
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

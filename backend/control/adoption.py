@@ -296,4 +296,20 @@ def _foreign(state: FleetState) -> Iterator[ForeignFound]:
             if process in seen:
                 continue
             seen.add(process)
-            yield ForeignFound(name, each.pid, each.program, each.model, each.ports, each.memory)
+            yield ForeignFound(
+                host=name,
+                pid=each.pid,
+                program=each.program,
+                model=each.model,
+                ports=each.ports,
+                memory=each.holds,
+                engine=each.engine,
+                role=each.role,
+                devices=each.devices,
+                served=each.served,
+                user=each.user,
+                started_unix_ms=each.started_unix_ms,
+                start_ticks=each.start_ticks,
+                answers=each.answers,
+                words=each.words,
+            )

@@ -132,7 +132,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class ForeignFound(msgspec.Struct, frozen=True):
-    """An engine that no agent started. It is shown, and nothing here stops it."""
+    """An engine that no agent started. It is shown, and nothing here stops it until a person adopts it.
+
+    ``memory`` is what it holds, ``answers`` and ``words`` what its port told; see ``ForeignProcess``.
+    """
 
     host: HostId
     pid: int
@@ -140,6 +143,20 @@ class ForeignFound(msgspec.Struct, frozen=True):
     model: str
     ports: tuple[Port, ...]
     memory: int | None
+    engine: str = ""
+    role: str = ""
+    devices: tuple[str, ...] = ()
+    served: tuple[str, ...] = ()
+    user: str = ""
+    started_unix_ms: UnixMs | None = None
+    start_ticks: int = 0
+    answers: str = ""
+    words: str = ""
+
+    @property
+    def id(self) -> str:
+        """As ``ringtop adopt --foreign`` takes it: ``HOST:PID``."""
+        return f"{self.host}:{self.pid}"
 
 
 class AdoptionDocument(msgspec.Struct, frozen=True, kw_only=True):

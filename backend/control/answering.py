@@ -7,25 +7,30 @@ from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
+from backend.control.cordon_answers import cordon_host
 from backend.control.drift_answers import acknowledge_drift, reopen_drift
 from backend.control.exit_codes import DONE, UNREACHABLE
+from backend.control.foreign_adopting import adopt_foreign, plan_foreign
 from backend.control.keeper_answers import claim_keeping, hold_subject, resign_keeping, resume_subject
 from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.plan_answers import PlanAnswers
 from backend.control.questions import ask_journal, change_drain, read_log, try_prompt
 from backend.control.reach import Reach
-from backend.control.recovering import Recovering
+from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
 from backend.control.requests import (
     AcknowledgeDrift,
+    AdoptForeignRequest,
     AskJournal,
     ChangeDrainRequest,
     CheckModels,
     ClaimKeeping,
+    CordonRequest,
     ForkJournalRequest,
     HoldSubject,
     LogRequest,
     MakePlan,
+    PlanForeign,
     PlanRecovery,
     PlanReload,
     RebuildLedger,
@@ -45,6 +50,7 @@ from backend.control.requests import (
     StopShard,
     TakeSnapshot,
     TestRequest,
+    UncordonRequest,
 )
 from backend.control.starting import Starting
 from backend.control.views import Answer
@@ -62,7 +68,7 @@ class Answering:
         self._plans = PlanAnswers(context, reach, self.catalog, self._asking)
         self._ownerless = Ownerless(context, reach, who)
         self._reloads = Reloads(reach, self.catalog, self._plans.inspect, self._plans.highest_planned)
-        self._recovering = Recovering(reach, self._asking)
+        self._recovering = Recoveries(reach, self._asking)
         self._starting = Starting(context, reach, who, self._asking, self._reloads)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
@@ -90,6 +96,11 @@ class Answering:
                     return await self._recovering.plan(op_id, request)
                 case StartRecovery():
                     words = await self._starting.recover(op_id, request, self._recovering)
+                case PlanForeign():
+                    floor = self._plans.highest_planned()
+                    return await plan_foreign(self._reach, self.catalog, op_id, request, floor)
+                case AdoptForeignRequest():
+                    words = await adopt_foreign(self._asking, self._who, op_id, request)
                 case ResumeOperation():
                     self._starting.follow(await self._ownerless.resume(request))
                     words = request.operation
@@ -110,6 +121,8 @@ class Answering:
                     words = await hold_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
                 case ResumeSubject():
                     words = await resume_subject(self._asking.why_not, self._reach.state, self._who, op_id, request)
+                case CordonRequest() | UncordonRequest():
+                    words = await cordon_host(self._asking, self._who, op_id, request)
                 case ClaimKeeping():
                     return await claim_keeping(self._asking.why_not, self._reach.state, op_id, request)
                 case ResignKeeping():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
-from backend.contract.entities import Buffers, Drain, Shard
+from backend.contract.entities import Buffers, Drain, Shard, TakenOver
 from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.holdings import Part
+from backend.control.recovering import GRACE_SECONDS
 from backend.control.views import HostView, ModelView, OperationView, ReplicaView, ShardView
 
 MEBIBYTE = 1_048_576
@@ -32,7 +35,8 @@ class _Claim(msgspec.Struct, frozen=True):
         return self.state == "failed" or (self.state == "stopping" and self.shard.ends_as == "failed")
 
 
-class _Ring(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _Ring:
     """The standing generation of a replica, rank by rank, and what is wrong with it in words."""
 
     generation: LoadGeneration
@@ -43,12 +47,12 @@ class _Ring(msgspec.Struct, frozen=True):
     not_running: dict[int, str]
     oddities: tuple[str, ...]
 
-    @property
+    @cached_property
     def claims(self) -> list[_Claim]:
         """Its shards in rank order."""
         return [self.by_rank[rank] for rank in sorted(self.by_rank)]
 
-    @property
+    @cached_property
     def leader(self) -> _Claim | None:
         """Rank 0, when a host has it."""
         return self.by_rank.get(0)
@@ -60,6 +64,7 @@ def derive_replica(
     operations: Iterable[OperationView],
     models: dict[str, ModelView],
     unix_ms: int,
+    given_up: LoadGeneration | None = None,
 ) -> ReplicaView | None:
     """The replica as the first line of this table that holds says; None when nobody has anything of it.
 
@@ -74,7 +79,10 @@ def derive_replica(
     a rank is stopping or was stopped                                        stopping
     a drain is open                                                          draining
     a rank is missing, unreachable or lost; no load of it is open            recovering
+    the same of the generation ``given_up``: its grace is over               failed
+    every rank of one that somebody else loaded; no prompt of ours crossed   recovering
     every rank ready and a canary has crossed them all                       ready
+    its one rank, which no agent started and a person adopted, is ready      ready
     otherwise                                                                loading
     ======================================================================  ============
 
@@ -90,6 +98,8 @@ def derive_replica(
     ring = _ring(generation, claims, known, open_operations, models)
     drain = _drain(ring, known)
     state, words = _state(ring, drain, open_operations)
+    if state is ReplicaState.RECOVERING and generation == given_up:
+        state, words = ReplicaState.FAILED, [*words, f"not whole again within its grace of {GRACE_SECONDS:.0f} s"]
     words = [*words, *_stray_words(claims, generation), *ring.oddities, *_ownerless_words(open_operations)]
     return _view(replica, ring, state, words, drain, open_operations, models, unix_ms)
 
@@ -221,6 +231,8 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if leader.shard.canary is None and ring.plan is not None and not ring.plan.shards:
         untried = f"no prompt of ours has crossed it yet: ringtop test {leader.shard.replica}"
         return ReplicaState.RECOVERING, [leader.shard.words, untried]
+    if leader.shard.taken_over is not None:
+        return ReplicaState.READY, [_adopted_words(leader.shard.taken_over)]
     if leader.shard.canary is None:
         return ReplicaState.LOADING, ["rank 0 says ready, and no canary has crossed every rank yet"]
     words = [] if leader.shard.canary.ok else [f"unresponsive: {leader.shard.canary.words}"]
@@ -228,6 +240,12 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
         if bound_word(claim.shard, _reported(ring, claim.shard.rank)) == "differs":
             words.append(f"rank {claim.shard.rank} on {claim.shard.host}: its bound differs from what was derived")
     return ReplicaState.READY, words
+
+
+def _adopted_words(taken: TakenOver) -> str:
+    """What is weaker about a replica that nobody here loaded."""
+    why = f" ({taken.why})" if taken.why else ""
+    return f"adopted by {taken.by}{why}: no agent started it, no canary proves it, bound and generation are unknown"
 
 
 def _failed_words(ring: _Ring, any_live: bool) -> list[str]:
@@ -286,12 +304,16 @@ def bound_word(shard: Shard, reported: Buffers | None) -> str:
     bound = shard.bound
     agree = []
     if bound.derived and reported is not None:
-        agree += [printed(bound.weights) == printed(reported.weights), printed(bound.kv) == printed(reported.kv)]
+        agree += [_print_alike(bound.weights, reported.weights), _print_alike(bound.kv, reported.kv)]
     if bound.result_derived and shard.reported_result is not None:
         agree.append(bound.result == shard.reported_result)
     if not agree:
         return "unknown"
     return "equal" if all(agree) else "differs"
+
+
+def _print_alike(one: int, other: int) -> bool:
+    return one == other or printed(one) == printed(other)
 
 
 def printed(size: int) -> str:
@@ -311,7 +333,10 @@ def _reported(ring: _Ring, rank: int) -> Buffers | None:
     leader = ring.leader
     if leader is None or not leader.shard.buffers:
         return None
-    found = next((buffers for buffers in leader.shard.buffers if buffers.rank == rank), None)
+    told = leader.shard.buffers
+    if rank < len(told) and told[rank].rank == rank:
+        return told[rank]
+    found = next((buffers for buffers in told if buffers.rank == rank), None)
     return found or Buffers(rank=rank, weights=0, kv=0, compute=0)
 
 
@@ -319,6 +344,7 @@ def _shard_view(claim: _Claim, ring: _Ring) -> ShardView:
     shard, host = claim.shard, claim.part.host
     reported = _reported(ring, shard.rank)
     same = int(shard.node_generation) == int(shard.load_generation)
+    has_generation = shard.taken_over is None  # an adopted engine was never told one
     return ShardView(
         shard=shard,
         state=claim.state,
@@ -326,7 +352,7 @@ def _shard_view(claim: _Claim, ring: _Ring) -> ShardView:
         measured_at=host.measured_at.get(shard.node_id, 0.0),
         reported=reported,
         bound=bound_word(shard, reported),
-        generation="equal" if same else "differs",
+        generation="differs" if not same else "equal" if has_generation else "unknown",
     )
 
 

@@ -30,10 +30,14 @@ class JournalBreak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def derive_host_drifts(
-    hosts: Mapping[HostId, HostView], breaks: Mapping[HostId, JournalBreak], unix_ms: UnixMs
+    hosts: Mapping[HostId, HostView],
+    breaks: Mapping[HostId, JournalBreak],
+    unix_ms: UnixMs,
+    *,
+    majority_agrees: bool = False,
 ) -> tuple[Drift, ...]:
-    """Every drift of the hosts, in the order of their names."""
-    return (*_clocks(hosts), *_journals(breaks), *_generations(hosts, unix_ms))
+    """Every drift of the hosts, in the order of their names. ``majority_agrees``: most clocks are as this one."""
+    return (*_clocks(hosts, majority_agrees=majority_agrees), *_journals(breaks), *_generations(hosts, unix_ms))
 
 
 def journal_break(before: HostView, journal_id: str, head: int, unix_ms: UnixMs) -> JournalBreak | None:
@@ -45,14 +49,20 @@ def journal_break(before: HostView, journal_id: str, head: int, unix_ms: UnixMs)
     )
 
 
-def _clocks(hosts: Mapping[HostId, HostView]) -> Iterator[Drift]:
+def is_suspect(view: HostView, unix_ms: UnixMs) -> bool:
+    """Whether this host alone may be a drift: no other one can, but by this machine's own clock."""
+    is_off = view.clock_offset_ms is not None and abs(view.clock_offset_ms) > CLOCK_WARN_MS
+    return is_off or view.entities.highest_generation > unix_ms + AHEAD_MS
+
+
+def _clocks(hosts: Mapping[HostId, HostView], *, majority_agrees: bool) -> Iterator[Drift]:
     """Each clock against this one; when most hosts agree against it, this machine's is the one that is off."""
     offsets = {
         name: view.clock_offset_ms
         for name, view in hosts.items()
         if view.clock_offset_ms is not None and view.state is HostState.LIVE
     }
-    median = statistics.median(offsets.values()) if len(offsets) >= 3 else 0.0
+    median = statistics.median(offsets.values()) if len(offsets) >= 3 and not majority_agrees else 0.0
     ours_is_off = abs(median) > CLOCK_WARN_MS
     if ours_is_off:
         yield _clock_drift(THIS_CLOCK, "median of the agents", -median, "Correct this machine's clock.")

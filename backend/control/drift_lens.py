@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -28,7 +30,8 @@ def header_key(host: HostId, path: str) -> str:
     return f"{host}:{path}"
 
 
-class Lens(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Lens:
     """One replica and all that is known about it. ``headers`` are the newest reads of model files.
 
     ``is_changing``: an operation of it is open, so that a missing rank may only be on its way.
@@ -36,11 +39,11 @@ class Lens(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: ReplicaView
     parts: tuple[Part, ...] = ()
-    models: dict[str, ModelView] = {}
-    headers: dict[str, Header] = {}
+    models: dict[str, ModelView] = field(default_factory=dict)
+    headers: dict[str, Header] = field(default_factory=dict)
     is_changing: bool = False
 
-    @property
+    @cached_property
     def live(self) -> list[ShardView]:
         """Its shards that have not ended, in rank order."""
         return [view for view in self.replica.shards if view.state not in ENDED]
@@ -50,7 +53,7 @@ class Lens(msgspec.Struct, frozen=True, kw_only=True):
         """The plan of its load record."""
         return self.replica.plan
 
-    @property
+    @cached_property
     def planned(self) -> dict[int, PlannedShard]:
         """The shards of its plan by rank."""
         return {shard.rank: shard for shard in self.plan.shards} if self.plan else {}
@@ -62,7 +65,11 @@ class Lens(msgspec.Struct, frozen=True, kw_only=True):
 
     def part(self, host: HostId) -> Part | None:
         """One host's part in it."""
-        return next((part for part in self.parts if part.host.host == host), None)
+        return self._by_host.get(host)
+
+    @cached_property
+    def _by_host(self) -> dict[HostId, Part]:
+        return {part.host.host: part for part in self.parts}
 
 
 Rule = Callable[[Lens], Iterator[Drift]]

@@ -36,11 +36,14 @@ def ranks(lens: Lens) -> Iterator[Drift]:
 def _standing(lens: Lens) -> list[Shard]:
     """Every live shard of the standing generation that any host reports, those that stand for a rank first."""
     chosen = [view.shard for view in lens.live]
+    known = {(shard.host, shard.node_id) for shard in chosen}
     others = [
         shard
         for part in sorted(lens.parts, key=lambda part: part.host.host)
         for shard in part.holdings.shards
-        if shard.load_generation == lens.replica.load_generation and shard.state not in ENDED and shard not in chosen
+        if (shard.host, shard.node_id) not in known
+        and shard.load_generation == lens.replica.load_generation
+        and shard.state not in ENDED
     ]
     return [*chosen, *others]
 
@@ -64,13 +67,10 @@ def _missing(lens: Lens) -> Iterator[Drift]:
     if lens.is_changing or lens.replica.state.value in _LEAVING:
         return
     standing = lens.replica.load_generation
+    there = {view.shard.rank for view in lens.replica.shards}
     for rank, planned in lens.planned.items():
         part = lens.part(planned.host)
-        if (
-            part is None
-            or part.host.state is not HostState.LIVE
-            or any(s.shard.rank == rank for s in lens.replica.shards)
-        ):
+        if rank in there or part is None or part.host.state is not HostState.LIVE:
             continue
         holdings = part.holdings
         is_coming = planned.node_id in holdings.intents or any(

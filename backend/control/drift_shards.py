@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from backend.contract.entities import Shard
 from backend.contract.plans import Bound, Plan, PlannedShard
@@ -58,7 +59,9 @@ def bounds(lens: Lens) -> Iterator[Drift]:
                 remedy=f"Give the engine's numbers as geometry in the catalog, and load {lens.replica.id} again.",
             )
         planned = by_rank.get(shard.rank)
-        if planned is not None and _compared(planned.bound) != _compared(shard.bound):
+        if planned is None or planned.bound == shard.bound:
+            continue
+        if _compared(planned.bound) != _compared(shard.bound):
             yield make_drift(
                 "planned bound",
                 shard.node_id,
@@ -92,6 +95,10 @@ _PLACEMENT: tuple[tuple[str, Callable[[PlannedShard, Plan], object], Callable[[S
 )
 
 
+_PLACE = attrgetter("host", "device", "device_uuid", "layers", "ports", "advertise", "node_id", "role")
+"""What a planned shard and a reported one call by the same names: nearly always equal, and then nothing differs."""
+
+
 def placement(lens: Lens) -> Iterator[Drift]:
     """Where and as what each rank was planned, and where and as what it is reported."""
     plan, by_rank = lens.plan, lens.planned
@@ -99,6 +106,8 @@ def placement(lens: Lens) -> Iterator[Drift]:
         shard = view.shard
         planned = by_rank.get(shard.rank)
         if plan is None or planned is None:
+            continue
+        if _PLACE(planned) == _PLACE(shard) and (plan.engine, plan.model) == (shard.engine, shard.model):
             continue
         for what, of_plan, of_shard, consequence in _PLACEMENT:
             one, other = of_plan(planned, plan), of_shard(shard)

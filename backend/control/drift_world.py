@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +79,7 @@ def addresses(lens: Lens) -> Iterator[Drift]:
                 consequence="Whoever connects anew dials an address that the host no longer gives as its own.",
                 remedy=f"Set advertise in {shard.host}'s agent.toml back, or load {lens.replica.id} again.",
             )
-        if leader is not None and _dials_itself(lens, leader, shard):
+        if leader is not None and shard.host != leader.host and _dials_itself(lens, leader, shard):
             yield make_drift(
                 "loopback",
                 shard.node_id,
@@ -101,6 +102,7 @@ def _dials_itself(lens: Lens, leader: Shard, shard: Shard) -> bool:
     return bool(boots[0] and boots[1] and boots[0] != boots[1]) and _means_here(shard.advertise)
 
 
+@functools.lru_cache(maxsize=4096)
 def _means_here(address: str) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
@@ -126,6 +128,8 @@ def catalog(lens: Lens) -> Iterator[Drift]:
         )
     if model.engine != plan.engine:
         yield _catalog_drift(lens, "catalog engine", plan.engine, model.engine, "Correct catalog.toml, or load")
+    if plan.profile == profile:
+        return
     ran, wanted = _fields(plan.profile), _fields(profile)
     for kind, names in (("profile changed", ran.keys() - {"options"}), ("options", {"options"})):
         one, other = _differing(ran, wanted, names)

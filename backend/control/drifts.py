@@ -41,9 +41,13 @@ def with_acknowledgements(
     drifts: Iterable[Drift], known: dict[str, Acknowledgement], unix_ms: UnixMs
 ) -> tuple[Drift, ...]:
     """The drifts, each with the acknowledgement that holds for it now."""
-    return tuple(
-        msgspec.structs.replace(drift, acknowledged=holding(drift, known.get(drift.id), unix_ms)) for drift in drifts
-    )
+    if not known:
+        return tuple(_acknowledged(drift, None) for drift in drifts)
+    return tuple(_acknowledged(drift, holding(drift, known.get(drift.id), unix_ms)) for drift in drifts)
+
+
+def _acknowledged(drift: Drift, by: Acknowledgement | None) -> Drift:
+    return drift if drift.acknowledged == by else msgspec.structs.replace(drift, acknowledged=by)
 
 
 def holding(drift: Drift, known: Acknowledgement | None, unix_ms: UnixMs) -> Acknowledgement | None:

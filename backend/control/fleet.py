@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.entities import JournalRecord, fold, moves_revision
+from backend.contract.reports import with_vitals
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.control.derive import derive_replica
@@ -24,8 +25,18 @@ from backend.control.fleet_events import (
     Slept,
     Ticked,
 )
-from backend.control.fleet_state import Fleet, Folded, compare_hosts, empty_fleet, gather_drifts, with_host, with_state
-from backend.control.holdings import Holdings, Part, index_host
+from backend.control.fleet_state import (
+    Fleet,
+    Folded,
+    compare_hosts,
+    empty_fleet,
+    gather_drifts,
+    with_drifts,
+    with_host,
+    with_replicas,
+    with_state,
+)
+from backend.control.holdings import Holdings, Part, index_host, kept_entities
 from backend.control.link_events import (
     AnyLinkEvent,
     BeatHeard,
@@ -39,7 +50,8 @@ from backend.control.link_events import (
 )
 from backend.control.open_operations import open_operations, touched_by
 from backend.control.opening import begun, expecting, holding_back, in_time_order, is_over
-from backend.control.views import JournalLine, OperationView
+from backend.control.recovering import GRACE_SECONDS, hosts_of, still_recovering
+from backend.control.views import Drift, JournalLine, OperationView, ReplicaView
 
 __all__ = ["LEASE_SECONDS", "Fleet", "empty_fleet", "fold_event"]
 
@@ -87,7 +99,8 @@ def _fold(fleet: Fleet, event: AnyFleetEvent) -> Folded:
             return _fold_tick(fleet, event)
         case Slept():
             since = dict.fromkeys(fleet.silent_since, event.at)
-            return msgspec.structs.replace(fleet, silent_since=since), ()
+            recovering = dict.fromkeys(fleet.recovering, event.at)
+            return msgspec.structs.replace(fleet, silent_since=since, recovering=recovering), ()
         case Faulted():
             return with_state(fleet, fault=fleet.state.fault or event.words), ()
 
@@ -117,6 +130,8 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
     before, report = fleet.state.hosts[event.host], event.report
     head = max(report.seq, event.welcome.head_seq)
     broken = journal_break(before, report.journal_id, head, event.unix_ms)
+    entities = kept_entities(before.entities, report.entities)
+    facts = before.facts if before.facts == report.facts else report.facts
     host = msgspec.structs.replace(
         before,
         state=HostState.LIVE,
@@ -130,8 +145,8 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
         round_trip_ms=event.round_trip_ms,
         heard_at=event.at,
         reported_at=event.at,
-        facts=report.facts,
-        entities=report.entities,
+        facts=facts,
+        entities=entities,
         measurements={measurement.node_id: measurement for measurement in report.measurements},
         measured_at={measurement.node_id: event.at for measurement in report.measurements},
         present=report.present,
@@ -139,16 +154,25 @@ def _fold_up(fleet: Fleet, event: LinkUp) -> Folded:
     fleet = msgspec.structs.replace(
         with_host(fleet, host),
         folded={**fleet.folded, event.host: report.seq},
-        silent_since={name: since for name, since in fleet.silent_since.items() if name != event.host},
+        silent_since=_heard_again(fleet.silent_since, event.host),
         opening=expecting(fleet.opening, event.host, report.seq) if fleet.opening is not None else None,
     )
     fleet = compare_hosts(fleet, event.host, broken, event.unix_ms)
     fleet, changed = _reindex(fleet, event.host)
-    fleet = _derive(fleet, changed | _touching(fleet, event.host), event.unix_ms)
+    others = _touching(fleet, event.host) - changed
+    fleet = _derive(fleet, changed, event.unix_ms)
+    is_same_host = before.state is HostState.LIVE and facts is before.facts
+    fleet = _derive(fleet, others, event.unix_ms, look_for_drift=not is_same_host)
     if before.state is HostState.CONNECTING:
         return fleet, ()
     words = "live again" if before.reported_at else "live"
     return _show(fleet, event, (_local_record(event, "link.live", words, "info"),))
+
+
+def _heard_again(silent_since: dict[HostId, float], host: HostId) -> dict[HostId, float]:
+    if host not in silent_since:
+        return silent_since
+    return {name: since for name, since in silent_since.items() if name != host}
 
 
 def _fold_down(fleet: Fleet, event: LinkDown | LinkRefused) -> Folded:
@@ -184,6 +208,8 @@ def _fold_records(fleet: Fleet, event: RecordsHeard) -> Folded:
         fields["measured_at"] = {node: at for node, at in host.measured_at.items() if node in kept}
     fleet = with_host(fleet, msgspec.structs.replace(host, **fields))
     fleet = msgspec.structs.replace(fleet, folded={**fleet.folded, event.host: after})
+    if entities.highest_generation != host.entities.highest_generation:
+        fleet = compare_hosts(fleet, event.host, None, event.unix_ms)
     if entities is not host.entities:
         fleet, changed = _reindex(fleet, event.host)
         fleet = _derive(fleet, changed, event.unix_ms)
@@ -197,14 +223,17 @@ def _fold_measured(fleet: Fleet, event: MeasuredHeard) -> Fleet:
         new = {measurement.node_id: measurement for measurement in measured.measurements}
         fields["measurements"] = {**host.measurements, **new}
         fields["measured_at"] = {**host.measured_at, **dict.fromkeys(new, event.at)}
-    if measured.facts is not None:
-        fields["facts"] = measured.facts
+    facts = measured.facts
+    if measured.vitals is not None and host.facts is not None:
+        facts = with_vitals(host.facts, measured.vitals)
+    if facts is not None:
+        fields["facts"] = facts
     if measured.present is not None:
         fields["present"] = measured.present
     fleet = with_host(fleet, msgspec.structs.replace(host, **fields))
     here = fleet.index[event.host].keys()
     touched = {ReplicaId(measurement.node_id.partition("/")[0]) for measurement in measured.measurements}
-    if measured.facts is not None and measured.facts != host.facts:
+    if facts is not None and facts != host.facts:
         return _derive(fleet, set(here), event.unix_ms)  # a release, a device or an address may be another one now
     return _derive(fleet, touched & here, event.unix_ms, look_for_drift=False)
 
@@ -252,9 +281,32 @@ def _fold_tick(fleet: Fleet, event: Ticked) -> Folded:
         lines += more
     draining = {name for name, view in fleet.state.replicas.items() if view.drain_left_ms}
     fleet = _derive(fleet, draining, event.unix_ms, look_for_drift=False)
+    fleet = _give_up(fleet, event)
     if any(drift.acknowledged and drift.acknowledged.until_unix_ms <= event.unix_ms for drift in fleet.state.drifts):
         fleet = gather_drifts(fleet, event.unix_ms)
     return fleet, lines
+
+
+def _give_up(fleet: Fleet, event: Ticked) -> Fleet:
+    """What has been recovering for its whole grace has failed, unless the brake holds for one of its hosts."""
+    replicas = fleet.state.replicas
+    recovering = still_recovering(replicas, fleet.recovering, fleet.given_up, event.at)
+    over = {
+        name: generation
+        for (name, generation), since in recovering.items()
+        if fleet.given_up.get(name) == generation
+        or (event.at - since >= GRACE_SECONDS and not _is_braked(fleet, replicas[name]))
+    }
+    if recovering == fleet.recovering and over == fleet.given_up:
+        return fleet
+    moved = {name for name in over.keys() | fleet.given_up.keys() if over.get(name) != fleet.given_up.get(name)}
+    fleet = msgspec.structs.replace(fleet, recovering=recovering, given_up=over)
+    return _derive(fleet, moved, event.unix_ms, look_for_drift=False)
+
+
+def _is_braked(fleet: Fleet, view: ReplicaView) -> bool:
+    silent = fleet.silent_since.keys() & hosts_of(view)
+    return any(_brake_words(fleet, fleet.silent_since[HostId(host)]) for host in silent)
 
 
 def _brake_words(fleet: Fleet, since: float) -> str:
@@ -286,12 +338,7 @@ def _reindex(fleet: Fleet, name: HostId) -> tuple[Fleet, set[ReplicaId]]:
 
 def _touching(fleet: Fleet, host: HostId) -> set[ReplicaId]:
     """The replicas that a host has a part in, or should have by their plan."""
-    planned = {
-        name
-        for name, view in fleet.state.replicas.items()
-        if view.plan is not None and any(shard.host == host for shard in view.plan.shards)
-    }
-    return planned | fleet.index[host].keys()
+    return {*fleet.planned_at.get(host, ()), *fleet.index[host]}
 
 
 def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_drift: bool = True) -> Fleet:
@@ -299,13 +346,14 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_
     if not touched:
         return fleet
     state = fleet.state
-    replicas, drifts = dict(state.replicas), dict(fleet.drifts)
-    changed = False
+    views: dict[ReplicaId, ReplicaView | None] = {}
+    drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
     for replica in sorted(touched):
         operations = open_operations(replica, state.operations.values())
         parts = _parts(fleet, replica, operations)
-        view = derive_replica(replica, parts, operations, state.models, unix_ms)
-        before = drifts.get(replica, ())
+        given_up = fleet.given_up.get(replica)
+        view = derive_replica(replica, parts, operations, state.models, unix_ms, given_up)
+        before = fleet.drifts.get(replica, ())
         if view is not None and look_for_drift:
             lens = Lens(
                 replica=view,
@@ -317,19 +365,11 @@ def _derive(fleet: Fleet, touched: set[ReplicaId], unix_ms: UnixMs, *, look_for_
             found = since_when(derive_drifts(lens), before, unix_ms)
         else:
             found = before if view is not None else ()
-        if view == replicas.get(replica) and found == before:
-            continue
-        changed = True
-        replicas.pop(replica, None)
-        drifts.pop(replica, None)
-        if view is not None:
-            replicas[replica] = view
-        if found:
+        if view != state.replicas.get(replica):
+            views[replica] = view
+        if found != before:
             drifts[replica] = found
-    if not changed:
-        return fleet
-    fleet = with_state(fleet, replicas={name: replicas[name] for name in sorted(replicas)})
-    return gather_drifts(msgspec.structs.replace(fleet, drifts=drifts), unix_ms)
+    return with_drifts(with_replicas(fleet, views), drifts, unix_ms)
 
 
 def _parts(fleet: Fleet, replica: ReplicaId, operations: list[OperationView]) -> list[Part]:

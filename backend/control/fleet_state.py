@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Any
 
 import msgspec
 
 from backend.contract.states import HostState
-from backend.contract.words import AgentAddress, HostId, ReplicaId, UnixMs
-from backend.control.drift_hosts import JournalBreak, derive_host_drifts
+from backend.contract.words import AgentAddress, HostId, LoadGeneration, ReplicaId, UnixMs
+from backend.control.drift_hosts import JournalBreak, derive_host_drifts, is_suspect
 from backend.control.drift_lens import Header
 from backend.control.drifts import in_order, since_when, with_acknowledgements
 from backend.control.holdings import Holdings
 from backend.control.opening import Opening
-from backend.control.views import Acknowledgement, Drift, FleetState, HostView, JournalLine
+from backend.control.recovering import Recovering
+from backend.control.views import Acknowledgement, Drift, FleetState, HostView, JournalLine, ReplicaView
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """The state that the console sees, and the memory that it takes to fold the next event.
 
-    ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``folded`` up
-    to which seq a host's records are in its entities. ``opening`` holds the first journal lines back, None once they
-    are shown.
+    ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``planned_at``
+    which replicas should have a part at a host by their plan, ``suspects`` which hosts may drift by their own clock or
+    generation, ``given_up`` which generations did not recover within their grace, ``folded`` up to which seq a host's
+    records are in its entities. ``opening`` holds the first journal lines back, None once they are shown.
     """
 
     state: FleetState
     index: dict[HostId, dict[ReplicaId, Holdings]]
     where: dict[ReplicaId, frozenset[HostId]] = {}
+    planned_at: dict[HostId, frozenset[ReplicaId]] = {}
+    suspects: frozenset[HostId] = frozenset()
     folded: dict[HostId, int] = {}
     silent_since: dict[HostId, float] = {}
+    recovering: Recovering = {}
+    given_up: dict[ReplicaId, LoadGeneration] = {}
     drifts: dict[ReplicaId, tuple[Drift, ...]] = {}
     host_drifts: tuple[Drift, ...] = ()
     breaks: dict[HostId, JournalBreak] = {}
@@ -75,11 +82,68 @@ def with_host(fleet: Fleet, host: HostView) -> Fleet:
     return with_state(fleet, hosts={**fleet.state.hosts, host.host: host})
 
 
+def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> Fleet:
+    """The fleet with these replicas as they are now, None for one that is gone, still in the order of their names."""
+    if not views:
+        return fleet
+    before = fleet.state.replicas
+    replicas = dict(before)
+    for name, view in views.items():
+        if view is None:
+            replicas.pop(name, None)
+        else:
+            replicas[name] = view
+    if added := replicas.keys() - before.keys():
+        names = [name for name in before if name in replicas]
+        for name in added:
+            insort(names, name)
+        replicas = dict(zip(names, map(replicas.__getitem__, names), strict=True))
+    planned_at = fleet.planned_at
+    for name, view in views.items():
+        planned_at = _planned(planned_at, name, before.get(name), view)
+    return msgspec.structs.replace(with_state(fleet, replicas=replicas), planned_at=planned_at)
+
+
+def _planned(
+    planned_at: dict[HostId, frozenset[ReplicaId]], name: ReplicaId, before: ReplicaView | None, now: ReplicaView | None
+) -> dict[HostId, frozenset[ReplicaId]]:
+    """At which hosts a replica should have a part, by its plan."""
+    old = set(before.plan.hosts) if before is not None and before.plan is not None else set()
+    new = set(now.plan.hosts) if now is not None and now.plan is not None else set()
+    if old == new:
+        return planned_at
+    changed = {host: planned_at.get(host, frozenset()) for host in old | new}
+    after = {**planned_at, **{host: here | {name} if host in new else here - {name} for host, here in changed.items()}}
+    for host in old - new:
+        if not after[host]:
+            del after[host]
+    return after
+
+
+def with_drifts(fleet: Fleet, found: dict[ReplicaId, tuple[Drift, ...]], unix_ms: UnixMs) -> Fleet:
+    """The fleet with these drifts of these replicas."""
+    if not found:
+        return fleet
+    drifts = {name: each for name, each in {**fleet.drifts, **found}.items() if each}
+    return gather_drifts(msgspec.structs.replace(fleet, drifts=drifts), unix_ms)
+
+
 def compare_hosts(fleet: Fleet, host: HostId, broken: JournalBreak | None, unix_ms: UnixMs) -> Fleet:
-    """A host has reported: keep the break of its journal if there is one, and compare the hosts again."""
+    """A host has reported: keep the break of its journal if there is one, and compare it with the others again.
+
+    Where fewer than half of the live hosts are suspect the others agree with this clock, and need not be looked at.
+    """
     if broken is not None:
         fleet = msgspec.structs.replace(fleet, breaks={**fleet.breaks, host: broken})
-    found = derive_host_drifts(fleet.state.hosts, fleet.breaks, unix_ms)
+    hosts = fleet.state.hosts
+    suspects = fleet.suspects - {host} | ({host} if is_suspect(hosts[host], unix_ms) else set())
+    if suspects != fleet.suspects:
+        fleet = msgspec.structs.replace(fleet, suspects=suspects)
+    if not suspects and not fleet.breaks and not fleet.host_drifts:
+        return fleet
+    live = len(fleet.folded) - len(fleet.silent_since.keys() & fleet.folded.keys())
+    looked_at = {name: hosts[name] for name in sorted(suspects)} if 2 * len(suspects) < live else hosts
+    found = derive_host_drifts(looked_at, fleet.breaks, unix_ms, majority_agrees=looked_at is not hosts)
     found = since_when(found, fleet.host_drifts, unix_ms)
     if found == fleet.host_drifts:
         return fleet

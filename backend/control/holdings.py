@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from backend.contract.entities import Drain, Entities, Reservation, Shard
 from backend.contract.plans import Plan
 from backend.contract.words import NodeId, ReplicaId
 from backend.control.views import HostView
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Holdings(msgspec.Struct, frozen=True):
@@ -25,6 +30,22 @@ class Part(msgspec.Struct, frozen=True):
 
     host: HostView
     holdings: Holdings
+
+
+def kept_entities(before: Entities, now: Entities) -> Entities:
+    """What a host reports, with the objects that were known already where they are equal.
+
+    An agent repeats its plans in every report; what stays the same object is compared by a glance from here on.
+    """
+    shards, loads = _kept(before.shards, now.shards), _kept(before.loads, now.loads)
+    kept = msgspec.structs.replace(now, shards=shards, loads=loads)
+    return before if kept == before else kept
+
+
+def _kept(before: dict[K, V], now: dict[K, V]) -> dict[K, V]:
+    return {
+        key: known if (known := before.get(key)) == value and known is not None else value for key, value in now.items()
+    }
 
 
 def index_host(entities: Entities) -> dict[ReplicaId, Holdings]:

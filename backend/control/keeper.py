@@ -344,6 +344,8 @@ def _stops_at(host: HostView, view: ReplicaView, *, unclaimed: bool, serving: se
     for shard in host.entities.shards.values():
         if shard.replica != view.id or not _can_be_stopped(shard.state) or shard.load_generation in serving:
             continue
+        if shard.identity is None:
+            continue  # it has no process yet that could be read again
         if shard.load_generation != view.load_generation:
             words = f"generation {shard.load_generation} is a stray, {view.load_generation} stands"
         elif unclaimed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
 from backend.contract.commands import ClaimKeeper, Command, EndOperatorHold, ResignKeeper, SetOperatorHold
 from backend.contract.entities import KeeperLease
@@ -13,6 +13,7 @@ from backend.contract.words import HostId, NodeGeneration, OpId
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.derive import find_model
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
+from backend.control.operations.adopt import IDENTITIES, target_key
 from backend.control.requests import ClaimKeeping, HoldSubject, ResignKeeping, ResumeSubject, StopShard
 from backend.control.views import Answer, FleetState, Target
 
@@ -164,6 +165,20 @@ def shard_to_stop(state: FleetState, request: StopShard) -> Target:
         node_generation=NodeGeneration(shard.node_generation),
         adapter_kind=shard.engine,
     )
+
+
+def keeper_stop_options(target: Target, request: StopShard) -> dict[str, Any]:
+    """What the operation keeps of the decision: who the shard was, so that no other process is stopped in its place."""
+    identity = request.identity
+    if identity is None:
+        raise CannotAnswer(REFUSED, f"{request.node_id} on {request.host} has no process yet; nothing is stopped")
+    known = {
+        "node_generation": int(target.node_generation),
+        "pid": identity.pid,
+        "start_ticks": identity.start_ticks,
+        "nonce": identity.nonce,
+    }
+    return {IDENTITIES: {target_key(target): known}, "why": request.why}
 
 
 async def _each(ask: Ask, state: FleetState, command: Callable[[HostId], Command]) -> dict[HostId, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar
 
 from backend.contract.commands import Command, Hello, OperationStatus, Subscribe
@@ -59,6 +59,7 @@ class _Stamp(TypedDict):
 class Link:
     """The console's side of one connection, kept up until ``run`` is cancelled.
 
+    ``addresses`` are those of all hosts of the context: one id that answers at two of them is named with both.
     ``tell`` is called in the loop's thread with each event, in order; ``tap`` before it with the frame that it came of.
     """
 
@@ -72,6 +73,7 @@ class Link:
         who: str,
         read_only: bool = False,
         settings: LinkSettings | None = None,
+        addresses: Mapping[HostId, AgentAddress] | None = None,
         tap: Callable[[HostId, str], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -84,6 +86,7 @@ class Link:
         self._who = who
         self._read_only = read_only
         self._settings = settings or LinkSettings()
+        self._addresses = addresses or {}
         self._tap = tap
         self._frame = ""
         self._monotonic = monotonic
@@ -276,12 +279,23 @@ class Link:
 
     def _check(self, welcome: Welcome) -> None:
         if welcome.host != self.host:
-            raise WrongHost(
-                f"the agent there is of host {welcome.host!r}; this context expects {self.host!r}. "
-                "Correct the address in contexts.toml, or the host in agent.toml."
-            )
+            raise WrongHost(self._wrong_host(welcome.host))
         if welcome.major != MAJOR:
             raise WrongHost(f"the agent speaks version {welcome.major}.{welcome.minor}; this console {MAJOR}.{MINOR}.")
+
+    def _wrong_host(self, says: str) -> str:
+        """Both ids, and both addresses when this context has the other id elsewhere."""
+        elsewhere = self._addresses.get(HostId(says))
+        if elsewhere is None or elsewhere == self.address:
+            return (
+                f"the agent there is of host {says!r}; this context expects {self.host!r}. "
+                "Correct the address in contexts.toml, or the host in agent.toml."
+            )
+        return (
+            f"host id {says!r} comes from two places: {self.address}, where this context expects {self.host!r}, and "
+            f"{elsewhere}. Nothing is asked of the first. Give each machine a host id of its own in agent.toml, or "
+            "correct the address in contexts.toml."
+        )
 
     async def _subscribe(self, connection: ClientConnection, cursor: str | None) -> None:
         self._subscription = op_id = OpId(f"subscribe-{self._generation}-{self._sequence}")
@@ -293,6 +307,8 @@ class Link:
             event = await self._receive(connection)
             if isinstance(event, kind):
                 return event
+            if isinstance(event, Refused) and event.host != self.host and event.host in self._addresses:
+                raise WrongHost(self._wrong_host(event.host))
             if isinstance(event, Refused):
                 raise WrongHost(f"the agent refused the introduction ({event.code}): {event.words}")
             self._note("link.early", f"before {kind.__name__} came {type(event).__name__}")

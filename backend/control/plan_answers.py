@@ -18,6 +18,7 @@ from backend.control.drift_answers import header_read, model_files
 from backend.control.exit_codes import DONE, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts
 from backend.control.reach import Reach, is_settled
+from backend.control.reported_cuts import heard_in
 from backend.control.requests import MakePlan
 from backend.control.snapshots import ModelRead, Snapshot
 from backend.control.views import Answer
@@ -61,6 +62,7 @@ class PlanAnswers:
                 model_host=where,
                 generation_floor=self.highest_planned(),
                 version=RINGTOP_VERSION,
+                reported=heard_in(self._reach.state.operations.values()),
             )
         except (CatalogError, UnknownModel) as error:
             raise CannotAnswer(REFUSED, str(error.args[0] if error.args else error)) from error

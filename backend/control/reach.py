@@ -51,7 +51,15 @@ class Reach:
         self._changed = asyncio.Event()
         self.links = {
             host: Link(
-                host, address, self.apply, console=console, who=who, read_only=read_only, settings=settings, tap=tap
+                host,
+                address,
+                self.apply,
+                console=console,
+                who=who,
+                read_only=read_only,
+                settings=settings,
+                addresses=context.hosts,
+                tap=tap,
             )
             for host, address in chosen.items()
         }

@@ -43,7 +43,10 @@ def find_lost(state: FleetState, folder: Path) -> tuple[Lost, ...]:
     """Every load of a live or ended shard whose ledger file is not there, or cannot be read at all; oldest first."""
     records: dict[OpId, dict[HostId, LoadRecord]] = {}
     for name, view in state.hosts.items():
+        adopted = {shard.op_id for shard in view.entities.shards.values() if shard.taken_over is not None}
         for record in view.entities.loads.values():
+            if record.op_id in adopted:
+                continue  # no operation of a ledger loaded it
             records.setdefault(operation_of(record), {})[name] = record
     lost = [
         Lost(op_id, min(kept.values(), key=lambda record: record.at_unix_ms), tuple(sorted(kept)))

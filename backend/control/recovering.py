@@ -1,131 +1,34 @@
-"""Recoveries on request: measured and planned; and whether a plan that was confirmed still holds."""
+"""How long a replica that was adopted short may recover before it counts as failed. Pure; the memory is the fleet's."""
 
 from __future__ import annotations
 
-import time
-from typing import Any, Literal
+from backend.contract.states import ReplicaState
+from backend.contract.words import LoadGeneration, ReplicaId
+from backend.control.views import ReplicaView
 
-import msgspec
-
-from backend.contract.commands import LookAtResident
-from backend.contract.residents import ResidentLook
-from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.asking import Asking
-from backend.control.cannot_answer import CannotAnswer
-from backend.control.derive import OPEN_STATES
-from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
-from backend.control.fleet_facts import target_of
-from backend.control.operations.recovery import LOOK_SECONDS
-from backend.control.reach import Reach, is_settled
-from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
-from backend.control.recovery_plan import make_recovery
-from backend.control.requests import PlanRecovery, StartRecovery
-from backend.control.views import Answer, Target
-
-SETTLE_SECONDS = 10.0
-KIND = "recovery"
+GRACE_SECONDS = 300.0
+"""More than a lease and a reboot: a host that is coming back is waited for, a rank that never comes is named."""
+Recovering = dict[tuple[ReplicaId, LoadGeneration], float]
+"""Since when each generation is recovering, in monotonic seconds of this process."""
+_SILENT = ("unreachable", "lost")
 
 
-class Recovering:
-    """Plans recoveries and checks those that were confirmed."""
+def is_short(view: ReplicaView) -> bool:
+    """Whether ranks of it are missing, or on hosts that say nothing."""
+    return bool(view.missing) or any(shard.state in _SILENT for shard in view.shards)
 
-    def __init__(self, reach: Reach, asking: Asking) -> None:
-        self._reach = reach
-        self._asking = asking
 
-    async def plan(self, op_id: OpId, request: PlanRecovery) -> Answer:
-        """The plan; its refusals are in the words, and make the exit code 2."""
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
-        made = await self._made(op_id, request.host, request.leave, request.deadline_seconds)
-        refusals = [finding.words for finding in made.findings if finding.is_refusal]
-        return Answer(
-            op_id=op_id,
-            request="PlanRecovery",
-            done=True,
-            exit_code=REFUSED if refusals else DONE,
-            words="\n".join(refusals),
-            value={"recovery": made},
-        )
+def still_recovering(
+    replicas: dict[ReplicaId, ReplicaView], before: Recovering, given_up: dict[ReplicaId, LoadGeneration], at: float
+) -> Recovering:
+    """Since when each replica is recovering that is so now, or was given up and is as short as it was."""
+    return {
+        (name, view.load_generation): before.get((name, view.load_generation), at)
+        for name, view in replicas.items()
+        if view.state is ReplicaState.RECOVERING or (given_up.get(name) == view.load_generation and is_short(view))
+    }
 
-    async def confirmed(self, op_id: OpId, request: StartRecovery) -> tuple[tuple[Target, ...], dict[str, Any]]:
-        """The targets, which are the ranks at stake, and the operation's options. Raises CannotAnswer."""
-        plan = request.plan
-        computed = recovery_digest(plan)
-        if not request.confirmed == plan.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {plan.digest[:8]} and its content "
-                f"gives {computed[:8]}. Make it again and confirm what it shows.",
-            )
-        if plan.context != self._reach.state.context:
-            raise CannotAnswer(
-                REFUSED, f"the plan is of context {plan.context}, this is {self._reach.state.context}. Use --context."
-            )
-        now = await self._made(op_id, plan.host, plan.leave, plan.deadline_seconds)
-        self._check_holds(plan, now)
-        if now.moves_journal and not request.move_journal:
-            raise CannotAnswer(
-                REFUSED,
-                f"{now.look.restart}. Nobody approved that, so nothing was touched: it would end the p4 agent of "
-                f"{plan.host}, which could not start again. Approve it: --move-journal --why TEXT. "
-                f"{now.look.journal.said} go from {now.look.journal.folder} to {plan.aside}; nothing is deleted.",
-            )
-        if request.move_journal and not request.why:
-            raise CannotAnswer(REFUSED, "moving a journal aside is recorded with its reason: add --why TEXT")
-        state = self._reach.state
-        at_stake = {each.replica for each in plan.replicas}
-        targets = tuple(
-            target_of(view.host, shard.node_id, shard.rank, shard.node_generation, shard.engine)
-            for view in state.hosts.values()
-            for shard in view.entities.shards.values()
-            if shard.replica in at_stake
-        )
-        return targets, {
-            "recovery": msgspec.to_builtins(plan),
-            "digest": plan.digest,
-            "hosts": sorted(view.host for view in state.hosts.values() if view.state is HostState.LIVE),
-            "move_journal": request.move_journal,
-            "why": request.why,
-            "person_seconds": request.person_seconds,
-            "patience_seconds": request.patience_seconds,
-        }
 
-    def _check_holds(self, plan: RecoveryPlan, now: RecoveryPlan) -> None:
-        refusals = [finding.words for finding in now.findings if finding.is_refusal]
-        if refusals:
-            raise CannotAnswer(REFUSED, "\n".join(refusals))
-        if moved := recovery_moved(plan, now):
-            raise CannotAnswer(
-                REFUSED,
-                f"the plan no longer holds: {'; '.join(moved)}. Nothing was touched. Make it again: ringtop p4 recover "
-                f"{plan.host} --plan -o FILE",
-            )
-        at_stake = {each.replica for each in plan.replicas}
-        for operation in self._reach.state.operations.values():
-            is_same = operation.subject in at_stake or (operation.kind == KIND and operation.subject == plan.host)
-            if is_same and operation.state in OPEN_STATES:
-                raise CannotAnswer(
-                    REFUSED,
-                    f"{operation.kind} {operation.id} of {operation.subject} by {operation.by} is {operation.state}. "
-                    f"Wait for its end, resume it or settle it: ringtop op show {operation.id}",
-                )
-
-    async def _made(
-        self, op_id: OpId, name: str, leave: Literal["drain", "cut"], deadline_seconds: float
-    ) -> RecoveryPlan:
-        await self._reach.until(is_settled, SETTLE_SECONDS)
-        state = self._reach.state
-        host = HostId(name)
-        if host not in state.hosts:
-            known = ", ".join(sorted(state.hosts)) or "none"
-            raise CannotAnswer(REFUSED, f"there is no host {name!r}; known: {known}")
-        if state.hosts[host].state is not HostState.LIVE:
-            raise CannotAnswer(UNREACHABLE, f"{host} is {state.hosts[host].state.value}: {state.hosts[host].words}")
-        command = LookAtResident(op_id=OpId(f"{op_id}-look"), engine="p4")
-        result = await self._asking.ask(host, command, LOOK_SECONDS)
-        look = msgspec.convert(result.value, ResidentLook)
-        now = UnixMs(time.time_ns() // 1_000_000)
-        state = self._reach.state
-        return make_recovery(state, state.hosts[host], look, now, leave=leave, deadline_seconds=deadline_seconds)
+def hosts_of(view: ReplicaView) -> set[str]:
+    """Every host that has a rank of it, or should."""
+    return {shard.shard.host for shard in view.shards} | set(view.plan.hosts if view.plan is not None else ())

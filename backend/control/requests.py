@@ -8,6 +8,7 @@ import msgspec
 
 from backend.contract.entities import ProcessIdentity
 from backend.contract.plans import Plan
+from backend.contract.reports import ForeignProcess
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId
 from backend.control.adoption_document import AdoptionDocument
 from backend.control.recovery_document import RecoveryPlan
@@ -203,6 +204,28 @@ class StartAdopt(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class PlanForeign(Request, kw_only=True, frozen=True):
+    """Plan the adoption of an engine that no agent started as ``MODEL[:PROFILE]``.
+
+    The answer carries the plan with its findings; the value has ``process``, as its agent sees it.
+    """
+
+    host: HostId
+    pid: int
+    target: str
+
+
+class AdoptForeignRequest(Request, kw_only=True, frozen=True):
+    """Adopt exactly this process as its plan says. ``confirmed`` is the plan's digest, as a person saw it."""
+
+    host: HostId
+    process: ForeignProcess
+    plan: Plan
+    confirmed: str
+    why: str = ""
+    is_write: ClassVar[bool] = True
+
+
 class HoldSubject(Request, kw_only=True, frozen=True):
     """Hold a replica or a model down or paused at the agents; None: until somebody resumes it.
 
@@ -221,6 +244,27 @@ class ResumeSubject(Request, kw_only=True, frozen=True):
     """Release whatever holds a replica or a model, a quarantine too."""
 
     subject: str
+    is_write: ClassVar[bool] = True
+
+
+class CordonRequest(Request, kw_only=True, frozen=True):
+    """Take no new shards at a host; None lasts until it is uncordoned. What runs there runs on.
+
+    ``revision`` is the host's as a person saw it; None takes the one that stands when the request is read.
+    """
+
+    host: str
+    seconds: float | None = None
+    why: str = ""
+    revision: int | None = None
+    is_write: ClassVar[bool] = True
+
+
+class UncordonRequest(Request, kw_only=True, frozen=True):
+    """Take new shards at a host again, whoever cordoned it."""
+
+    host: str
+    revision: int | None = None
     is_write: ClassVar[bool] = True
 
 
@@ -303,9 +347,13 @@ AnyRequest = (
     | StartAdopt
     | HoldSubject
     | ResumeSubject
+    | CordonRequest
+    | UncordonRequest
     | ClaimKeeping
     | ResignKeeping
     | StopShard
     | PlanRecovery
     | StartRecovery
+    | PlanForeign
+    | AdoptForeignRequest
 )

@@ -17,13 +17,14 @@ from backend.control.cannot_answer import CannotAnswer
 from backend.control.contexts import Context
 from backend.control.exit_codes import DONE, FAILED, REFUSED
 from backend.control.fleet_facts import fleet_facts, target_of
-from backend.control.keeper_answers import shard_to_stop
+from backend.control.keeper_answers import keeper_stop_options, shard_to_stop
 from backend.control.ledger import LedgerError, Operation, create
+from backend.control.operations.adopt import target_key
 from backend.control.operations.load import targets_of
 from backend.control.operations.spare import Spare
 from backend.control.reach import Reach, is_settled
-from backend.control.recovering import KIND as RECOVERY
-from backend.control.recovering import Recovering
+from backend.control.recoveries import KIND as RECOVERY
+from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
 from backend.control.requests import (
     StartAdopt,
@@ -152,16 +153,16 @@ class Starting:
         options = stop_options(request, chosen)
         return await self._start(op_id, "adopt", subject, generation, targets_to_stop(chosen), options)
 
-    async def recover(self, op_id: OpId, request: StartRecovery, recovering: Recovering) -> str:
+    async def recover(self, op_id: OpId, request: StartRecovery, recovering: Recoveries) -> str:
         """The recovery of a p4 agent by a plan that was confirmed as it stands, and still holds."""
         targets, options = await recovering.confirmed(op_id, request)
         return await self._start(op_id, RECOVERY, request.plan.host, None, targets, options)
 
     async def stop_shard(self, op_id: OpId, request: StopShard) -> str:
-        """The stop of one shard by a keeper."""
+        """The stop of one shard by a keeper, read again by the operation before it acts."""
         target = shard_to_stop(self._reach.state, request)
-        options = {"why": request.why, "reservations": []}
-        return await self._start(op_id, "unload", request.node_id, request.generation, (target,), options)
+        options = keeper_stop_options(target, request)
+        return await self._start(op_id, "adopt", target_key(target), request.generation, (target,), options)
 
     async def _start(
         self,

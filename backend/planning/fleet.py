@@ -79,6 +79,21 @@ def engine_of(report: HostReport, engine: str) -> EngineFacts | None:
     return next((facts for facts in report.facts.engines if facts.engine == engine and facts.release), None)
 
 
+def build_of(facts: EngineFacts) -> str:
+    """Release and flavour: the backends it was built with, and the processor features it needs.
+
+    The families of its devices stand in for backends that it does not name.
+    """
+    families = sorted({name.rstrip("0123456789") for name in facts.devices})
+    needs = f", needs {' '.join(sorted(facts.cpu_needs))}" if facts.cpu_needs else ""
+    return f"{facts.release} for {facts.flavour or ' '.join(families)}{needs}"
+
+
+def computes(layers: tuple[int, int] | None, device: str) -> bool:
+    """Whether a shard takes of its host's CPU and power budgets: it holds layers, or is on a device of its own."""
+    return layers is not None or device != HOST_MEMORY
+
+
 def engine_trouble(report: HostReport, engine: str) -> str:
     """Why a host has no working engine of this kind, in words."""
     for facts in report.facts.engines:
@@ -164,7 +179,7 @@ def device_users(report: HostReport) -> dict[str, str]:
 
 
 def committed_budget(report: HostReport) -> tuple[int, int]:
-    """CPU cores and watts that live shards were promised, from the profiles of their load records.
+    """CPU cores and watts that reservations hold and live shards were promised, by the profiles of their load records.
 
     What a process takes of them is not something that it reports, so the demand counts.
     """
@@ -172,11 +187,12 @@ def committed_budget(report: HostReport) -> tuple[int, int]:
         (record.plan.replica, int(record.plan.load_generation)): record.plan.profile
         for record in report.entities.loads.values()
     }
-    cores = power = 0
+    cores = sum(reservation.cores for reservation in report.entities.reservations.values())
+    power = sum(reservation.power for reservation in report.entities.reservations.values())
     for shard in report.entities.shards.values():
         state = shard_state(shard.state)
         profile = profiles.get((shard.replica, int(shard.load_generation)))
-        if profile is not None and (state is None or state.is_live) and shard.layers is not None:
+        if profile is not None and (state is None or state.is_live) and computes(shard.layers, shard.device):
             cores += profile.cpu_cores
             power += profile.power
     return cores, power

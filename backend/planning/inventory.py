@@ -102,6 +102,8 @@ def _unable(offer: Offer, profile: Profile, engine: str, names: tuple[str, ...],
     installed = engine_of(offer.report, engine)
     if facts.refuses_loads:
         return f"refuses loads: {facts.refuses_loads}"
+    if offer.report.entities.cordon is not None:
+        return offer.report.entities.cordon.words
     if ill := next((illness.words for illness in facts.illnesses if illness.refuses_loads and not illness.subject), ""):
         return f"is ill: {ill}"
     if facts.journal != "ok":

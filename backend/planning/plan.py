@@ -9,14 +9,16 @@ import msgspec
 from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, Fact, Plan, Profile, plan_digest, sealed
-from backend.contract.reports import HostReport
+from backend.contract.reports import EngineFacts, HostReport
 from backend.contract.words import HostId, ReplicaId, UnixMs
 from backend.planning.catalog import Catalog, fingerprint, with_geometry
 from backend.planning.engines import EngineRules, Seat, rules
+from backend.planning.engines.p4_reported import HeardCut, heard_at
 from backend.planning.engines.rules import NOTHING_KNOWN, demanded, unknown_bounds
-from backend.planning.fleet import FleetFacts, engine_of
+from backend.planning.fleet import FleetFacts, build_of, engine_of
 from backend.planning.guards import Situation, run_guards
 from backend.planning.guards.devices import device_moved
+from backend.planning.guards.hosts import host_cordoned
 from backend.planning.guards.numbers import generation_differs, generation_not_above
 from backend.planning.guards.replicas import replica_known
 from backend.planning.guards.shape import endpoints_of, layers_of, ranks_of
@@ -65,13 +67,14 @@ def plan(
     generation_floor: int = 0,
     version: str = "",
     replica: ReplicaId | None = None,
+    reported: tuple[HeardCut, ...] = (),
 ) -> Plan:
     """Everything that loading ``request`` would do, with every finding, sealed.
 
     ``model`` is the header as read at ``model_host``; None with the reason in ``model_words``. ``generation_floor`` is
     the highest generation known from elsewhere (ledgers), ``version`` that of the program that asks, ``replica`` the id
-    to take instead of the next free one. Raises UnknownModel for a target that is not in the catalog or cannot be used;
-    everything else that is wrong is a finding.
+    to take instead of the next free one, ``reported`` what loads that no host remembers said of cuts. Raises
+    UnknownModel for a target that is not in the catalog or cannot be used; everything else that is wrong is a finding.
     """
     entry, profile_name, profile = catalog.resolve(request.target)
     engine = rules(entry.engine)
@@ -95,7 +98,7 @@ def plan(
         load_generation=generation,
         shards=seat_shards(fleet, profile, entry.engine, placement.seating, seats, bounds, replica, generation),
         phases=engine.phases(profile, bounds),
-        facts=_facts(fleet, placement, entry.engine),
+        facts=_facts(fleet, placement, entry.engine, exact_build=profile.exact_build),
         candidates=placement.candidates,
         findings=(),
         made_unix_ms=now_unix_ms,
@@ -111,6 +114,7 @@ def plan(
         now_unix_ms=now_unix_ms,
         version=version,
         catalog_stale=catalog.stale,
+        reported=(*heard_at(fleet.reports), *reported),
     )
     return sealed(msgspec.structs.replace(draft, findings=run_guards(situation)))
 
@@ -145,8 +149,9 @@ def recheck(saved: Plan, fleet: FleetFacts) -> tuple[Finding, ...]:
                 )
             )
             continue
+        found += host_cordoned(report)
         now = engine_of(report, saved.engine)
-        found += _stale(fact, report, now.release if now else "no release")
+        found += _stale(fact, report, now)
         found += _moved(fact, report.host, now.resident.address if now and now.resident else "")
         found += generation_not_above(saved, report)
     return tuple(found)
@@ -179,17 +184,24 @@ def _incomplete(saved: Plan) -> list[Finding]:
     return found
 
 
-def _stale(fact: Fact, report: HostReport, release: str) -> list[Finding]:
+def _stale(fact: Fact, report: HostReport, engine: EngineFacts | None) -> list[Finding]:
     """One finding when the host is no longer what the plan relied on."""
-    then = f"epoch {fact.agent_epoch[:8]}, revision {fact.revision}, release {fact.release}"
-    if (fact.agent_epoch, fact.revision, fact.release) == (report.agent_epoch, report.revision, release):
+    release = engine.release if engine else "no release"
+    flavour = build_of(engine) if engine and fact.flavour else ""
+    then = f"epoch {fact.agent_epoch[:8]}, revision {fact.revision}, release {fact.flavour or fact.release}"
+    if (fact.agent_epoch, fact.revision, fact.release, fact.flavour) == (
+        report.agent_epoch,
+        report.revision,
+        release,
+        flavour,
+    ):
         return []
     return [
         refuse(
             "plan.stale",
             fact.host,
             expected=f"{then}, when the plan was made",
-            found=f"epoch {report.agent_epoch[:8]}, revision {report.revision}, release {release}",
+            found=f"epoch {report.agent_epoch[:8]}, revision {report.revision}, release {flavour or release}",
             remedy="Something was decided there since. Plan again and look at what changed.",
         )
     ]
@@ -227,13 +239,14 @@ def _bounds(
     return tuple(demanded(bound, profile.memory) if seat.takes_device else bound for seat, bound in pairs)
 
 
-def _facts(fleet: FleetFacts, placement: Placement, engine: str) -> tuple[Fact, ...]:
+def _facts(fleet: FleetFacts, placement: Placement, engine: str, *, exact_build: bool) -> tuple[Fact, ...]:
     facts: list[Fact] = []
     for host in placement.hosts:
         report = fleet.report(host)
         if report is not None:
             installed = engine_of(report, engine)
             release = installed.release if installed else "no release"
+            flavour = build_of(installed) if installed and exact_build else ""
             address = installed.resident.address if installed and installed.resident else ""
-            facts.append(Fact(host, report.agent_epoch, report.revision, release, address))
+            facts.append(Fact(host, report.agent_epoch, report.revision, release, flavour, address))
     return tuple(facts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from console.commands.adopt_foreign import adopt_foreign
 from console.commands.door import follow, opened, require_a_host, silent_hosts, state_of
 from console.commands.exits import DONE, PENDING, UNREACHABLE, refused
 from console.commands.output import look_for, note, print_json, print_lines, say, screen_width, show_step
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from backend.api import AdoptionDocument
 
 
-@click.command(short_help="Show what is adopted and what is unwanted; stop what a document names.")
+@click.command(short_help="Show what is adopted or unwanted; stop what a document names; take over an engine.")
 @click.option("--plan", "is_plan", is_flag=True, help="Make the document and stop nothing.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="With --plan: also save it here.")
 @click.option("--apply", "file", type=click.Path(path_type=Path, dir_okay=False), help="Stop what this document names.")
-@click.option("--why", default="", metavar="TEXT", help="With --apply: the reason, for the journal.")
+@click.option("--foreign", "named", metavar="HOST:PID", help="Adopt this engine, which no agent started.")
+@click.option("--as", "target", metavar="MODEL:PROFILE", help="With --foreign: what it is.")
+@click.option("--why", default="", metavar="TEXT", help="With --apply or --foreign: the reason, for the journal.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
 @click.option("--despite-silence", is_flag=True, help="Stop them although a host is silent.")
 @fleet_command
@@ -29,19 +32,30 @@ def adopt(
     settings: Settings,
     output: Path | None,
     file: Path | None,
+    named: str | None,
+    target: str | None,
     why: str,
     *,
     is_plan: bool,
     yes: bool,
     despite_silence: bool,
 ) -> int:
-    """Say who reports what, what is missing, unwanted or held, and why; or stop what such a document names.
+    """Say who reports what, what is missing, unwanted, held or foreign, and why; or stop what such a document names.
+
+    Or take over an engine that nobody here started, from then on shown, drained and stopped like any other.
 
     --plan exits with 1 when something could be stopped or a drift is open, else with 4 when a host was not reached.
     --apply is refused when anything that the document stands on has moved, and says what.
     """
-    if is_plan == (file is not None):
-        raise refused("say either --plan, or --apply FILE with a document that --plan -o FILE saved")
+    if sum((is_plan, file is not None, named is not None)) != 1:
+        raise refused(
+            "say one of: --plan; --apply FILE with a document that --plan -o FILE saved; "
+            "--foreign HOST:PID --as MODEL:PROFILE"
+        )
+    if (named is None) != (target is None):
+        raise refused("--foreign HOST:PID and --as MODEL:PROFILE go together: which process, and what it is")
+    if named is not None and target is not None:
+        return adopt_foreign(settings, named, target, why, yes=yes)
     if file is not None:
         if output is not None:
             raise refused("-o belongs to --plan: --apply reads its document and writes none")

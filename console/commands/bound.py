@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -38,9 +39,11 @@ def bound() -> None:
 @click.option("--n-batch", required=True, type=click.IntRange(1), help="Rows of a logical batch.")
 @click.option("--n-ubatch", required=True, type=click.IntRange(1), help="Rows of a micro-batch.")
 @click.option("--n-seq-max", required=True, type=click.IntRange(1), help="Sequences that are served at once.")
-@click.option("--tensors", required=True, type=click.IntRange(0), help="Tensors that the stage hands on; 0: the last.")
+@click.option("--tensors", type=click.IntRange(0), help="Tensors that the stage hands on; 0: the last.")
 @click.option("--n-embd", type=click.IntRange(1), help="Width of the model; the payload is tensors × rows × it × 4.")
 @click.option("--payload-bytes", type=click.IntRange(0), help="Or the payload as a READY reported it.")
+@click.option("--reported", metavar="ARCH", help="Or both as a READY of a load of this architecture reported them.")
+@click.option("--fleet", type=click.Path(path_type=Path), metavar="FILE", help="With --reported: a snapshot as well.")
 @click.option("--speculative", is_flag=True, help="Decoding is speculative.")
 @click.option("--store", type=Size(), default="256MiB", show_default=True, help="What one result must fit into.")
 @fleet_command
@@ -49,31 +52,45 @@ def p4(
     n_batch: int,
     n_ubatch: int,
     n_seq_max: int,
-    tensors: int,
+    tensors: int | None,
     n_embd: int | None,
     payload_bytes: int | None,
+    reported: str | None,
+    fleet: Path | None,
     store: int,
     *,
     speculative: bool,
 ) -> int:
     """Derive the largest physical result of a p4 stage, to the byte as its READY must report it.
 
-    Needs no fleet. Says whether it fits the store, and which pairs of n_batch and n_ubatch do.
+    Needs no fleet. Says whether it fits the store, and which pairs of n_batch and n_ubatch do. What crosses a cut of an
+    architecture is in no header: --reported takes it from the loads in this home's ledger, failed ones too.
     """
     from backend.api import PaperRefused, p4_bound
 
+    sizes: dict[str, Any] = {
+        "n_batch": n_batch,
+        "n_ubatch": n_ubatch,
+        "n_seq_max": n_seq_max,
+        "speculative": speculative,
+        "store": store,
+    }
+    if reported is not None:
+        if tensors is not None or payload_bytes is not None or n_embd is None:
+            raise refused(
+                "--reported takes --n-embd, the width of the model, and neither --tensors nor --payload-bytes"
+            )
+        return _reported(settings, reported, n_embd, fleet, sizes)
+    if tensors is None or fleet is not None:
+        raise refused("give --tensors, or --reported ARCH with --n-embd (and --fleet FILE for a snapshot)")
     if tensors and (n_embd is None) == (payload_bytes is None):
         raise refused("give either --n-embd or --payload-bytes: the payload of a cut comes from one of them")
     try:
         found = p4_bound(
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq_max=n_seq_max,
+            **sizes,
             tensors=tensors,
             n_embd=n_embd,
             payload_bytes=payload_bytes,
-            speculative=speculative,
-            store=store,
         )
     except PaperRefused as error:
         raise refused(str(error)) from error
@@ -83,4 +100,33 @@ def p4(
         from console.render.plan import bound_lines
 
         print_lines(bound_lines(found, look_for(settings), screen_width()))
+    return DONE
+
+
+def _reported(settings: Settings, architecture: str, n_embd: int, snapshot: Path | None, sizes: dict[str, Any]) -> int:
+    """The bound by a cut that loads reported, and which loads those were."""
+    from backend.api import PaperRefused, reported_bound
+    from console.commands.door import chosen_context
+
+    folder = chosen_context(settings).ledger_folder
+    try:
+        found = reported_bound(folder, snapshot, architecture=architecture, n_embd=n_embd, **sizes)
+    except PaperRefused as error:
+        raise refused(str(error)) from error
+    if settings.as_json:
+        import msgspec
+
+        print_json(
+            {
+                **msgspec.to_builtins(found.bound),
+                "cut": found.cut,
+                "sources": found.sources,
+                "other_cuts": found.other_cuts,
+            }
+        )
+    else:
+        from console.render.plan import bound_lines, reported_lines
+
+        width = screen_width()
+        print_lines([*reported_lines(found, width), *bound_lines(found.bound, look_for(settings), width)])
     return DONE

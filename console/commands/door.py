@@ -168,7 +168,13 @@ def follow(
     ``show`` gets its steps as they come, ``look`` every state on the way. Raises the error of one that did not
     succeed. Ctrl-C ends the following and never the operation: Interrupted says which one goes on.
     """
-    op_id = submit(backend, request)
+    return watch(backend, submit(backend, request), show=show, look=look)
+
+
+def watch(
+    backend: Backend, op_id: OpId, *, show: Callable[[OperationStep], None], look: Callable[[FleetState], None]
+) -> Outcome:
+    """Follow a request that was submitted, as ``follow`` does."""
     shown = 0
     seen = None
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from console.commands.door import Interrupted, Outcome, ask, follow, opened, replica_of, settle
+from console.commands.drain_host import DrainOrder, drain_host
 from console.commands.exits import DONE, INTERRUPTED, CommandFailed, refused
 from console.commands.output import look_for, print_json, say, show_step
 from console.commands.settings import Duration, Settings, fleet_command
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Empty a replica with a deadline, then stop it.")
-@click.argument("replica")
+@click.argument("replica", required=False)
+@click.option("--host", metavar="HOST", help="Cordon this host, then drain every replica with a rank on it.")
 @click.option("--deadline", type=Duration(), default="2m", show_default=True, help="How long it may take: 90s, 2m, 1h.")
 @click.option(
     "--at-deadline",
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 @click.option("--extend", type=Duration(), metavar="DURATION", help="Give the drain that runs this much more time.")
 @click.option("--force", is_flag=True, help="Let the drain that runs stop the replica now.")
 @click.option("--cancel", is_flag=True, help="End the drain that runs; the replica serves on.")
+@click.option("--yes", is_flag=True, help="With --host: do not ask.")
 @fleet_command
 def drain(
     settings: Settings,
-    replica: str,
+    replica: str | None,
+    host: str | None,
     deadline: float,
     at_deadline: Literal["stop", "give-up"],
     admission_closed_by: str,
@@ -42,10 +46,23 @@ def drain(
     *,
     force: bool,
     cancel: bool,
+    yes: bool,
 ) -> int:
-    """Empty REPLICA, then stop it. Ctrl-C ends the watching and never the drain: --cancel does that."""
+    """Empty REPLICA, then stop it. Ctrl-C ends the watching and never the drain: --cancel does that.
+
+    With --host instead, HOST takes no new shards any more, and every replica with a rank there is drained, its ranks on
+    other hosts too. The host stays cordoned: `ringtop uncordon HOST`.
+    """
     from backend.api import StartDrainRequest
 
+    if (replica is None) == (host is None):
+        raise refused("drain takes one REPLICA, or --host HOST")
+    if host is not None:
+        if extend is not None or force or cancel:
+            raise refused("--extend, --force and --cancel change the drain of one replica; name it instead of --host")
+        order = DrainOrder(deadline, at_deadline, admission_closed_by, why)
+        return drain_host(settings, host, order, yes=yes)
+    assert replica is not None
     if sum((extend is not None, force, cancel)) > 1:
         raise refused("--extend, --force and --cancel exclude each other; give one of them")
     with opened(settings) as backend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backend.api import HostView, ModelView, OperationView, ReplicaView, ShardView
+    from backend.api import Cordon, HostView, ModelView, OperationView, ReplicaView, ShardView
 
 _AGREES = {"equal": True, "differs": False}
 
@@ -20,7 +20,9 @@ def shard_facts(view: ShardView) -> dict[str, Any]:
         "host": shard.host,
         "role": shard.role,
         "state": view.state,
-        "node_generation": shard.node_generation,
+        "node_generation": shard.node_generation if shard.taken_over is None else None,
+        "adopted_as": shard.node_generation if shard.taken_over is not None else None,
+        "taken_over": shard.taken_over,
         "device": shard.device,
         "layers": shard.layers,
         "ports": shard.ports,
@@ -72,6 +74,18 @@ def replica_facts(view: ReplicaView) -> dict[str, Any]:
     }
 
 
+def cordon_facts(cordon: Cordon | None) -> dict[str, Any] | None:
+    """Who keeps new shards away from a host, why and until when; null where nobody does."""
+    if cordon is None:
+        return None
+    return {
+        "by": cordon.by,
+        "why": cordon.why,
+        "at_unix_ms": cordon.at_unix_ms,
+        "until_unix_ms": cordon.until_unix_ms,
+    }
+
+
 def host_facts(view: HostView) -> dict[str, Any]:
     """One host as its link knows it, and what its agent measured; null where it never answered."""
     facts = view.facts
@@ -94,6 +108,8 @@ def host_facts(view: HostView) -> dict[str, Any]:
                 "nodes": kept.node_ids,
                 "ports": kept.ports,
                 "memory": kept.memory,
+                "cores": kept.cores,
+                "power": kept.power,
                 "expires_unix_ms": kept.expires_unix_ms,
             }
             for _, kept in sorted(view.entities.reservations.items())
@@ -130,6 +146,7 @@ def host_facts(view: HostView) -> dict[str, Any]:
         if facts
         else None,
         "keeper": view.entities.keeper,
+        "cordon": cordon_facts(view.entities.cordon),
         "foreign": facts.foreign if facts else None,
         "memory_total": facts.memory_total if facts else None,
         "memory_free": facts.memory_free if facts else None,

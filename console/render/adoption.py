@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from backend.api import AdoptionDocument, HeldBack, ReplicaFound, Stoppable
 from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.foreign import foreign_lines
 from console.render.values import clock, generation, plural, size
 
 _CLAIM_STYLES = {"adopted": "state.ready", "unclaimed": "state.warn"}
 
 
 def adoption_lines(document: AdoptionDocument, look: Look, width: int, chosen: str | None = None) -> list[Line]:
-    """The whole document; ``chosen`` is the id of the shard under the cursor."""
+    """The whole document; ``chosen`` is the id of the shard or foreign engine under the cursor."""
     out = [*heard_lines(document, width), line("")]
     for each in document.stoppable:
         out += stoppable_lines(each, look, width, is_chosen=each.id == chosen)
+    for found in document.foreign:
+        out += foreign_lines(found, look, width, is_chosen=found.id == chosen)
     return [*out, *rest_lines(document, look, width)]
 
 
 def rest_lines(document: AdoptionDocument, look: Look, width: int) -> list[Line]:
-    """Everything but what could be stopped: replicas, what is held, what is left over, decisions."""
+    """Everything but what could be stopped or adopted: replicas, what is held, what is left over, decisions."""
     out: list[Line] = []
     for replica in document.replicas:
         out += _replica_lines(replica, look, width)
@@ -33,12 +36,6 @@ def rest_lines(document: AdoptionDocument, look: Look, width: int) -> list[Line]
         [f"{e.subject} on {e.host}, {generation(e.generation, look)}: {e.why}" for e in document.ghosts],
         width,
     )
-    foreign = [
-        f"{each.program} pid {each.pid} on {each.host}, port {', '.join(map(str, each.ports)) or '?'}, "
-        f"{each.model or 'model ?'}, {size(each.memory)}: no agent started it, and nothing here stops it"
-        for each in document.foreign
-    ]
-    out += _section("foreign", foreign, width)
     decisions = [f"{each.what} {each.subject}: {each.reason} (rule {each.rule})" for each in document.decisions]
     out += _section("decisions", decisions, width)
     drifts = [f"{plural(len(document.drifts), 'drift')} open: ringtop drift"] if document.drifts else []

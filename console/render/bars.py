@@ -33,6 +33,8 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
         pieces.append(cell(f"   {running} running", "header"))
     if drifts := open_drifts(state):
         pieces.append(cell(f"   {plural(drifts, 'drift')}", "header.alarm"))
+    if state.catalog_words:
+        pieces.append(cell("   catalog fault", "header.warn"))  # L has all of its words
     word = "live" if live else _silence(state)
     tail = [
         cell(f"{word}   ", "header" if live else "header.warn"),

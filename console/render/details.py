@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from backend.api import Exit, FleetState, Shard, ShardView
+from backend.api import Exit, FleetState, Shard, ShardView, TakenOver
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import layers_of
 from console.render.shards import last_words
 from console.render.values import ago, clock, duration, number, size
 from console.render.words import state_cell
+
+_GENERATION_STYLES = {"equal": "plain", "differs": "alarm", "unknown": "unknown"}
 
 
 def find_shard(state: FleetState, node_id: str) -> ShardView | None:
@@ -31,7 +33,8 @@ def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[
         line(f" {shard.engine} {shard.release}   {shard.model}:{shard.profile_name}"),
         line(
             f" load generation {shard.load_generation}   node generation ",
-            cell(str(shard.node_generation), "plain" if view.generation == "equal" else "alarm"),
+            cell(str(shard.node_generation), _GENERATION_STYLES[view.generation]),
+            "" if shard.taken_over is None else "   (of the adoption: its engine knows of none)",
         ),
         line(f" ports {', '.join(map(str, shard.ports)) or 'none'}   advertises {shard.advertise or '?'}"),
         line(f" operation {shard.op_id}"),
@@ -40,6 +43,8 @@ def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[
         out.append(line(f" process {shard.identity.pid}, started at tick {shard.identity.start_ticks}"))
     if shard.resident is not None:
         out.append(line(f" {shard.resident.words}, which its own agent runs"))
+    if shard.taken_over is not None:
+        out += wrapped(_adopted_words(shard.taken_over, look), width, 1, "state.warn")
     out += _memory_lines(view, shard)
     if shard.exit is None:
         out += wrapped(last_words(view, look), width, 1) if last_words(view, look) else []
@@ -47,8 +52,21 @@ def shard_page(state: FleetState, node_id: str, look: Look, width: int) -> list[
     return out + _exit_lines(shard.exit, look, width)
 
 
+def _adopted_words(taken: TakenOver, look: Look) -> str:
+    """Who took it over, and whose it was."""
+    why = f", because {taken.why}" if taken.why else ""
+    started = clock(taken.started_unix_ms, look) if taken.started_unix_ms else "?"
+    return (
+        f"adopted by {taken.by} at {clock(taken.at_unix_ms, look)}{why}: {taken.program} of "
+        f"{taken.started_by or '?'}, started {started}, which no agent started"
+    )
+
+
 def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
     bound = shard.bound
+    if shard.taken_over is not None:
+        held = size(shard.taken_over.memory)
+        return [line(f" bound ?: nobody derived one; it held {held} when it was adopted"), *_measured_lines(view)]
     kind = "derived" if bound.derived else "estimated, and compared with nothing"
     out = [
         line(
@@ -78,15 +96,17 @@ def _memory_lines(view: ShardView, shard: Shard) -> list[Line]:
         )
     if shard.reported_release:
         out.append(line(f" engine said it is {shard.reported_release}"))
+    return out + _measured_lines(view)
+
+
+def _measured_lines(view: ShardView) -> list[Line]:
     measured = view.measurement
-    if measured is not None:
-        oldest = duration(measured.oldest_seconds)
-        out.append(
-            line(
-                f" measured: memory {size(measured.memory)}   in flight {number(measured.in_flight)}   oldest {oldest}"
-            )
-        )
-    return out
+    if measured is None:
+        return []
+    oldest = duration(measured.oldest_seconds)
+    return [
+        line(f" measured: memory {size(measured.memory)}   in flight {number(measured.in_flight)}   oldest {oldest}")
+    ]
 
 
 def _exit_lines(end: Exit, look: Look, width: int) -> list[Line]:

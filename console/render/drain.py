@@ -35,7 +35,9 @@ def source_words(view: ReplicaView, look: Look) -> str:
         return "nobody counts the requests of this replica"
     if is_overdue(view.measured_at, look):
         return f"from {view.source}, {age_note(view.measured_at, look)}"
-    return f"from {view.source}"
+    leader = next((each for each in view.shards if each.shard.rank == 0), None)
+    words = leader.measurement.words if leader is not None and leader.measurement is not None else ""
+    return f"from {view.source}" + (f": {words}" if words else "")
 
 
 def counts_line(view: ReplicaView, look: Look) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, Hold, HostFacts, HostView, Illness
+from backend.api import Cordon, FleetState, Hold, HostFacts, HostView, Illness
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, line, right
 from console.render.residents import resident_lines
 from console.render.values import age_note, ago, clock, duration, number, plural, size
@@ -39,6 +39,7 @@ def _live_shards(view: HostView) -> int:
 def host_words(view: HostView, look: Look) -> str:
     """Why a host is not live, what it refuses, how long it has been silent."""
     notes = [view.words]
+    notes.append(cordon_words(view.entities.cordon, look))
     if view.facts is not None:
         if view.facts.refuses_loads:
             notes.append(f"refuses loads: {view.facts.refuses_loads}")
@@ -48,6 +49,23 @@ def host_words(view: HostView, look: Look) -> str:
     if view.state.value == "live":
         notes.append(age_note(view.heard_at, look))
     return "  ".join(note for note in notes if note)
+
+
+def cordon_words(cordon: Cordon | None, look: Look) -> str:
+    """Who keeps new shards away, since when and why, in the viewer's time; empty where nobody does."""
+    if cordon is None:
+        return ""
+    until = "" if cordon.until_unix_ms is None else f", until {clock(cordon.until_unix_ms, look, seconds=False)}"
+    why = f": {cordon.why}" if cordon.why else ""
+    return f"cordoned by {cordon.by} {ago(cordon.at_unix_ms, look)}{until}{why}"
+
+
+def host_state(view: HostView) -> str:
+    """The word for a host: whether it is there, and then whether it takes new shards, or is being emptied."""
+    if view.state.value != "live" or view.entities.cordon is None:
+        return view.state.value
+    drains = any(not drain.outcome for drain in view.entities.drains.values())
+    return "draining" if drains else "cordoned"
 
 
 def _illness_words(ill: Illness) -> str:
@@ -66,12 +84,12 @@ def host_cells(view: HostView, look: Look) -> Line:
         free = right(size(sum(device.free for device in facts.devices)))
     return (
         cell(view.host, "name"),
-        state_cell(view.state.value),
+        state_cell(host_state(view)),
         shards,
         devices,
         free,
         clock_cell(view.clock_offset_ms),
-        cell(host_words(view, look), "note" if view.state.value == "live" and not _is_ill(view) else "state.warn"),
+        cell(host_words(view, look), "note" if host_state(view) == "live" and not _is_ill(view) else "state.warn"),
     )
 
 
@@ -91,7 +109,7 @@ def host_page(state: FleetState, host: str, look: Look) -> list[Line]:
     if view is None:
         return [line(f"{host} is no longer in this context.")]
     lines = [
-        line(cell(view.host, "name"), "  ", state_cell(view.state.value), "  ", cell(view.address, "note")),
+        line(cell(view.host, "name"), "  ", state_cell(host_state(view)), "  ", cell(view.address, "note")),
         line(host_words(view, look)),
         line(f"agent {view.agent_version or '?'}   epoch {view.agent_epoch or '?'}   revision {view.revision}"),
         line(f"journal {view.journal_id or '?'}   at record {number(view.head_seq)}"),
@@ -155,7 +173,8 @@ def _foreign_lines(facts: HostFacts, look: Look) -> list[Line]:
     for process in facts.foreign:
         ports = f"  port {', '.join(str(port) for port in process.ports)}" if process.ports else ""
         who = f"process {process.pid} of {process.user or '?'}, started {ago(process.started_unix_ms, look)}"
-        words = f"  {who}{ports}  {size(process.memory)}  {process.model}".rstrip()
+        held = f"{size(process.holds)}{' on ' + ', '.join(process.devices) if process.devices else ''}"
+        words = f"  {who}{ports}  {held}  {process.model}".rstrip()
         lines.append(line(cell(f"foreign {process.program}", "state.warn"), words))
     return lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, GuardOnPaper, P4Bound, Plan, PlannedShard, Term
+from backend.api import FleetState, GuardOnPaper, P4Bound, Plan, PlannedShard, ReportedBound, Term
 from console.render.cells import (
     Cell,
     Column,
@@ -26,6 +26,7 @@ _STEPS = {
     "check": "at every agent, before anything is started",
     "start": "with the engines up, before weights are read",
     "load": "until ready",
+    "adopt": "when an engine that no agent started is to be adopted",
 }
 
 _REASONS_SHOWN = 12
@@ -165,6 +166,17 @@ def bound_lines(found: P4Bound, look: Look, width: int) -> list[Line]:
     for pair in found.fitting_pairs:
         result = number(pair.max_physical_result_bytes)
         out.append(line(f" {pair.n_batch:>7}  {pair.n_ubatch:>14}  {result}"))
+    return out
+
+
+def reported_lines(found: ReportedBound, width: int) -> list[Line]:
+    """The cut that a bound was derived with, which loads reported it, and what else would fit their numbers."""
+    cut = found.cut
+    words = f"cut_tensors = {cut.tensors}, cut_row_bytes = {cut.row_bytes}, from {'; '.join(found.sources)}"
+    out = wrapped(words, width, 1)
+    if found.other_cuts:
+        others = " or ".join(f"{each.tensors} with {each.row_bytes}" for each in found.other_cuts)
+        out += wrapped(f"As well possible: {others}. A load of another n_ubatch decides.", width, 1, "state.warn")
     return out
 
 

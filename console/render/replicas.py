@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, ReplicaView
+from backend.api import FleetState, ReplicaView, holds_in
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, right
 from console.render.values import age_note, agreement, countdown, counted, generation, is_overdue, number, rate
 from console.render.words import ENDED, state_cell
@@ -23,21 +23,41 @@ def replica_columns(look: Look) -> tuple[Column, ...]:
     )
 
 
-def replica_cells(view: ReplicaView, look: Look) -> Line:
+def held_replicas(state: FleetState) -> dict[str, str]:
+    """What people hold of what runs, in a word and a name, by replica; a hold of a model is one of its replicas."""
+    held = holds_in(state)
+    if not held:
+        return {}
+    by_replica = {}
+    for view in state.replicas.values():
+        found = held.get(f"replica:{view.id}") or held.get(f"model:{view.model}")
+        if found is not None:
+            by_replica[str(view.id)] = f"{found.kind} by {found.by}"
+    return by_replica
+
+
+def replica_cells(view: ReplicaView, look: Look, held: str = "") -> Line:
     """One replica: who, what state, which generation, how many ranks, and what it serves."""
     state = view.state.value
     suffix = f" ({view.unknown_targets} unknown)" if view.unknown_targets else ""
     return (
         cell(view.id, "name"),
         state_cell(state, suffix),
-        cell(generation(view.load_generation or None, look)),
+        replica_generation(view, look),
         right(
             f"{view.ranks_ready}/{view.world_size}", "plain" if view.ranks_ready == view.world_size else "state.warn"
         ),
         *_serving(view, look),
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
-        cell(note_of(view, look), "note"),
+        cell("  ".join(part for part in (held, note_of(view, look)) if part), "state.warn" if held else "note"),
     )
+
+
+def replica_generation(view: ReplicaView, look: Look) -> Cell:
+    """Its load generation; an adopted engine was never told one, and the number of its adoption is none."""
+    if any(each.shard.taken_over is not None for each in view.shards):
+        return cell("?", "unknown")
+    return cell(generation(view.load_generation or None, look))
 
 
 def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
@@ -72,7 +92,9 @@ def panel_note(view: ReplicaView) -> tuple[str, str]:
 
 def replica_table(state: FleetState, look: Look) -> Table:
     """All replicas, in the order of their names."""
-    rows = tuple(Row(view.id, replica_cells(view, look)) for _, view in sorted(state.replicas.items()))
+    held = held_replicas(state)
+    replicas = sorted(state.replicas.items())
+    rows = tuple(Row(view.id, replica_cells(view, look, held.get(view.id, ""))) for _, view in replicas)
     return Table(replica_columns(look), rows, empty_words(state))
 
 

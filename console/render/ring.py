@@ -5,8 +5,9 @@ from __future__ import annotations
 from backend.api import FleetState, ReplicaView, ShardView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import layers_of
+from console.render.replicas import replica_generation
 from console.render.shards import last_words
-from console.render.values import ago, duration, generation, size
+from console.render.values import ago, duration, size
 from console.render.words import state_cell
 from console.safe_text import width_of
 
@@ -37,7 +38,7 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
         line(
             cell(f" {view.id}  ", "name"),
             state_cell(view.state.value),
-            f"  generation {generation(view.load_generation or None, Look(wide=True))}"
+            f"  generation {replica_generation(view, Look(wide=True)).text}"
             f"  {view.ranks_ready} of {view.world_size} ranks ready",
         ),
         _canary_words(view, look),

@@ -1,13 +1,15 @@
-"""Adoption: who reports what, what is unwanted, and the stop of one stray behind a confirmation."""
+"""Adoption: who reports what, what is unwanted or foreign; a stop, or an adoption, behind a confirmation."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from backend.api import AdoptionDocument, FleetState, StartAdopt, Stoppable, classify
+from backend.api import AdoptionDocument, FleetState, ForeignFound, StartAdopt, Stoppable, classify
 from console.actions import Danger
 from console.render.adoption import heard_lines, rest_lines, stoppable_lines, who_words
 from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.foreign import foreign_lines
+from console.screens.adopt_foreign import ChooseProfile
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.pages import OperationPage
 from console.widgets.fields import Choice
@@ -18,7 +20,7 @@ _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 
 
 class AdoptionScreen(Dialog):
-    """The adoption document of this moment; the arrows move between what could be stopped, or scroll."""
+    """The adoption document of this moment; the arrows move between what could be stopped or adopted, or scroll."""
 
     is_tall = True
 
@@ -39,8 +41,8 @@ class AdoptionScreen(Dialog):
         yield LineView(self.painter, id="body", classes="fill")
 
     @property
-    def _shard(self) -> Stoppable | None:
-        found = self._document.stoppable if self._document is not None else ()
+    def _under_cursor(self) -> Stoppable | ForeignFound | None:
+        found = _choosable(self._document)
         return next((each for each in found if each.id == self._chosen), found[0] if found else None)
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
@@ -50,29 +52,34 @@ class AdoptionScreen(Dialog):
             return
         if state is not self._of or self._document is None:
             self._document, self._of = classify(state, look.now_ms), state
-        document, shard = self._document, self._shard
-        self._chosen = shard.id if shard is not None else None
+        document, chosen = self._document, self._under_cursor
+        self._chosen = chosen.id if chosen is not None else None
         self.show_lines("#counts", heard_lines(document, self.text_width))
-        can_stop = shard is not None and not state.read_only
-        self.choices.set_choices((CLOSE, Choice("stop", "s", "stop this one")) if can_stop else (CLOSE,))
+        self.choices.set_choices((CLOSE,) if state.read_only else (CLOSE, *_choices_for(chosen)))
         out: list[Line] = [line("")]
         top = bottom = 0
-        for each in document.stoppable:
+        for each in _choosable(document):
             is_chosen = each.id == self._chosen
             top = len(out) if is_chosen else top
-            out += stoppable_lines(each, look, self.text_width, is_chosen=is_chosen)
+            if isinstance(each, ForeignFound):
+                out += foreign_lines(each, look, self.text_width, is_chosen=is_chosen)
+            else:
+                out += stoppable_lines(each, look, self.text_width, is_chosen=is_chosen)
             bottom = len(out) if is_chosen else bottom
         self.show_lines("#body", [*out, *rest_lines(document, look, self.text_width)])
         self._span = (top, bottom)
 
     def taken(self, choice: Choice) -> None:
-        """Ask before the shard under the cursor is stopped."""
-        if self._document is not None and self._shard is not None:
-            self.app.push_screen(StopDialog(self._document, self._shard))
+        """Ask before the shard under the cursor is stopped; ask what a foreign engine is before it is adopted."""
+        chosen = self._under_cursor
+        if self._document is not None and isinstance(chosen, Stoppable):
+            self.app.push_screen(StopDialog(self._document, chosen))
+        elif isinstance(chosen, ForeignFound):
+            self.app.push_screen(ChooseProfile(chosen))
 
     def other_key(self, key: str) -> None:
-        """Move the cursor; past the last of what could be stopped, scroll."""
-        ids = [each.id for each in self._document.stoppable] if self._document is not None else []
+        """Move the cursor; past the last of what could be stopped or adopted, scroll."""
+        ids = [each.id for each in _choosable(self._document)]
         step = _STEPS.get(key, 0)
         at = ids.index(self._chosen) + step if self._chosen in ids else -1
         if not step or not 0 <= at < len(ids):
@@ -89,6 +96,17 @@ class AdoptionScreen(Dialog):
             view.scroll_by(top - view.top)
         elif bottom > view.top + height:
             view.scroll_by(min(bottom - height, top) - view.top)
+
+
+def _choosable(document: AdoptionDocument | None) -> tuple[Stoppable | ForeignFound, ...]:
+    """What the cursor moves over."""
+    return () if document is None else (*document.stoppable, *document.foreign)
+
+
+def _choices_for(chosen: Stoppable | ForeignFound | None) -> tuple[Choice, ...]:
+    if isinstance(chosen, Stoppable):
+        return (Choice("stop", "s", "stop this one"),)
+    return (Choice("adopt", "a", "adopt this one"),) if chosen is not None else ()
 
 
 class StopDialog(Dialog):

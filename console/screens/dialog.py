@@ -42,7 +42,12 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
         super().__init__()
         self._first_choices = choices
         self._opened_at = time.monotonic()
-        self.stands = False
+        self._is_up = False
+
+    @property
+    def stands(self) -> bool:
+        """It is on the screen with its parts; when the application ends they go before it does."""
+        return self._is_up and bool(self.query("#dialog-title"))
 
     @property
     def is_deaf(self) -> bool:
@@ -79,7 +84,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
-        self.stands = True
+        self._is_up = True
         self._opened_at = time.monotonic()  # a key cannot be meant for what was not drawn yet
         self.show_title()
         self.set_focus(self.choices)
@@ -88,7 +93,7 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def on_unmount(self) -> None:
         """Closed: the timer may still hold this dialog for one tick."""
-        self.stands = False
+        self._is_up = False
 
     def opened(self) -> None:
         """The widgets are there, Cancel has the keys. Subclasses label their fields here, or move the focus."""

@@ -29,7 +29,8 @@ class ChooseModel(Dialog):
         return "load: which model, in which shape?"
 
     def body(self) -> ComposeResult:
-        """A table of models and profiles."""
+        """What is wrong with the catalog, then a table of its models and profiles."""
+        yield LineView(self.painter, id="catalog-words", classes="lines")
         grid = Grid(self.painter, id="models")
         grid.add_class("fill")
         yield grid
@@ -41,6 +42,8 @@ class ChooseModel(Dialog):
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """Fill the table again."""
         if state is not None:
+            words = state.catalog_words
+            self.show_lines("#catalog-words", wrapped(words, self.text_width, 1, "state.warn") if words else [])
             self.query_one(Grid).set_table(choice_table(state))
 
     def other_key(self, key: str) -> None:
@@ -57,7 +60,11 @@ class ChooseModel(Dialog):
     def _plan(self) -> None:
         target = self.query_one(Grid).cursor_key
         if target is not None:
-            self.app.switch_screen(LoadDialog(target))
+            self.chosen(target)
+
+    def chosen(self, target: str) -> None:
+        """``MODEL:PROFILE`` was chosen."""
+        self.app.switch_screen(LoadDialog(target))
 
 
 class LoadDialog(Dialog):

@@ -14,10 +14,10 @@ from textual.widgets import Input
 from backend.api import FleetState, HostView, JournalLine, ReplicaView
 from console.actions import BY_KEY, Selection
 from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
-from console.render.cells import Look, Table, cell, line
+from console.render.cells import Line, Look, Table, cell, line
 from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
-from console.render.replicas import empty_words, panel_note, replica_cells, replica_columns
+from console.render.replicas import empty_words, held_replicas, panel_note, replica_cells, replica_columns
 from console.render.shards import shard_table
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
@@ -50,7 +50,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._journal = Journal(painter, id="journal")
         self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
-        self._replica_rows = RowMemory(replica_cells)
+        self._held: dict[str, str] = {}
+        self._replica_rows = RowMemory(self._replica_cells)
         self._host_rows = RowMemory(host_cells)
         self._message: tuple[str, str] | None = None
         self._lower_chosen = ""
@@ -84,6 +85,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_focus(self._grids["replicas"])
         self._arrange()
         self.call_after_refresh(self.console.start_backend)
+
+    def _replica_cells(self, view: ReplicaView, look: Look) -> Line:
+        return replica_cells(view, look, self._held.get(view.id, ""))
 
     def _pane_widget(self, name: str) -> Grid | Journal:
         return self._journal if name == "journal" else self._grids[name]
@@ -119,6 +123,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if self._has_replicas != bool(state.replicas):
             self._has_replicas = bool(state.replicas)
             self._arrange()
+        if (held := held_replicas(state)) != self._held:
+            self._held = held
+            self._replica_rows.forget()
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._fit_upper(len(rows))

@@ -173,8 +173,11 @@ class Grid(Widget, can_focus=True):
             self.refresh(Region(0, index - self._top + 1, self.size.width, 1))
 
     def on_resize(self, event: Resize) -> None:
-        """Another height: the cursor must be in sight."""
+        """Another height: the cursor must be in sight, and no more rows above it are left out than must be."""
+        top = self._top
         self._show_cursor()
+        if self._top != top:
+            self.refresh()
 
     def notify_style_update(self) -> None:
         """The style sheet says something else: colours are read again."""

@@ -17,9 +17,11 @@ from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.adopting import stop_options, targets_to_stop
 from backend.control.adoption import classify
 from backend.control.adoption_document import AdoptionDocument
+from backend.control.keeper_answers import keeper_stop_options, shard_to_stop
 from backend.control.ledger import Operation, create, ledger_path, read_operation
 from backend.control.operations import run_operation
 from backend.control.operations.settle import conclude
+from backend.control.requests import StopShard
 from backend.control.views import OperationView
 from tests.adoption.world import NEWER, process, running
 from tests.control.factories import a_plan
@@ -57,7 +59,7 @@ async def backend(world: World) -> AsyncIterator[Backend]:
         await asyncio.to_thread(backend.stop)
 
 
-async def answer_of(backend: Backend, request: StartAdopt) -> Answer:
+async def answer_of(backend: Backend, request: StartAdopt | StopShard) -> Answer:
     op_id = backend.submit(request)
     await wait_for(lambda: op_id in backend.state().answers and backend.state().answers[op_id].done)
     return backend.state().answers[op_id]
@@ -137,9 +139,62 @@ async def test_r18_another_process_in_its_place_is_left_alone(
     await world.b.record("moved", shard=msgspec.structs.replace(STRAY_WORKER, **changes))
     view = await run(world)
     assert (view.state, view.exit_code) == ("refused", 2)
-    assert "tiny-1/1@host-b not stopped: the document names" in view.words
+    assert f"tiny-1/1@host-b not stopped: document {view.options['digest'][:8]} names" in view.words
     assert said in view.words
     assert [command.node_id for command in world.b.commands(Unload)] == ["tiny-1/0"]
+
+
+def judged() -> StopShard:
+    """The stray leader as a keeper judged it."""
+    return StopShard(
+        host=HostId("host-b"),
+        node_id=STRAY_LEADER.node_id,
+        generation=STRAY_LEADER.load_generation,
+        identity=STRAY_LEADER.identity,
+        why="a stray for its whole grace",
+    )
+
+
+@pytest.mark.adoption("a stop by the keeper reads the shard again on a connection of its own, and stops exactly that")
+async def test_r18_the_keepers_stop_reads_the_shard_again(world: World, backend: Backend) -> None:
+    before = len(world.b.commands(Hello))
+    answer = await answer_of(backend, judged())
+    view = await ended(backend, answer.op_id)
+    assert (view.kind, view.subject, view.state) == ("adopt", "tiny-1/0@host-b", "succeeded")
+    heard = [type(command).__name__ for command in world.b.heard if isinstance(command, Hello | Unload)][before:]
+    assert heard == ["Hello", "Unload"]
+    (command,) = world.b.commands(Unload)
+    assert (command.node_id, command.node_generation, command.why) == ("tiny-1/0", NEWER, judged().why)
+
+
+@pytest.mark.adoption("what the keeper judged is left alone when another process is in its place by then")
+async def test_r18_the_keeper_leaves_another_process_alone(world: World, backend: Backend) -> None:
+    other = msgspec.structs.replace(judged(), identity=process(9))
+    answer = await answer_of(backend, other)
+    assert answer.exit_code == 2
+    assert "Look again" in answer.words
+    without = await answer_of(backend, msgspec.structs.replace(judged(), identity=None))
+    assert without.exit_code == 2
+    create(
+        world.context.ledger_folder,
+        Operation(
+            op_id=OP,
+            kind="adopt",
+            subject="tiny-1/0@host-b",
+            by="keeper alice",
+            context="test",
+            load_generation=NEWER,
+            targets=(shard_to_stop(backend.state(), judged()),),
+            options=keeper_stop_options(shard_to_stop(backend.state(), judged()), judged()),
+            started_unix_ms=UnixMs(5),
+        ),
+    ).close()
+    await world.b.record("moved", shard=msgspec.structs.replace(STRAY_LEADER, identity=process(77)))
+    view = await run(world)
+    assert (view.state, view.exit_code) == ("refused", 2)
+    assert "the keeper's decision names generation" in view.words
+    assert "pid 4077" in view.words
+    assert world.b.commands(Unload) == []
 
 
 @pytest.mark.adoption("the second group is read again on a fresh connection, after the leaders are gone")

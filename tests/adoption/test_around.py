@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.contract.cordons import Cordon
+from backend.contract.entities import Entities
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import NodeId, OpId, UnixMs
 from backend.control.adopting import chosen_shards
@@ -25,9 +27,10 @@ from backend.control.adoption_document import (
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.exit_codes import REFUSED, UNREACHABLE
 from backend.control.fleet import LEASE_SECONDS, fold_event
-from backend.control.fleet_events import AnyFleetEvent, Ticked
+from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
 from backend.control.fleet_facts import fleet_facts
 from backend.control.ledger import LedgerReader, Operation, create, ledger_path
+from backend.control.recovering import GRACE_SECONDS
 from backend.control.requests import StartAdopt
 from backend.planning.fleet import highest_generation
 from tests.adoption.world import (
@@ -120,6 +123,49 @@ def test_r19_recovering_keeps_its_route() -> None:
     assert (view.state, view.endpoint) == (ReplicaState.RECOVERING, "http://127.0.0.1:18090")
     after = folded(catalog(TINY), says(A, WHOLE_A), says(B, WHOLE_B)).state.replicas[REPLICA]
     assert after.state is ReplicaState.READY
+
+
+@pytest.mark.adoption(
+    "recovering ends as failed, naming the missing ranks, when its grace is over; and ready if it is whole"
+)
+def test_r19_recovering_ends_after_its_grace() -> None:
+    fleet = folded(*EVERYTHING, silence(B), tick(6.0), fleet=a_fleet(THREE))
+    fleet = folded(tick(6.0 + GRACE_SECONDS - 1), fleet=fleet)
+    assert fleet.state.replicas[REPLICA].state is ReplicaState.RECOVERING
+    fleet = folded(tick(6.0 + GRACE_SECONDS), fleet=fleet)
+    view = fleet.state.replicas[REPLICA]
+    assert view.state is ReplicaState.FAILED
+    assert view.words.startswith("rank 2 on host-b: lost; not whole again within its grace of 300 s")
+    assert view.endpoint == "http://127.0.0.1:18090", "what serves there is still named"
+    assert fold_event(fleet, tick(1000.0)) == (fleet, ()), "said once"
+    back = folded(says(B, WHOLE_B), tick(1001.0), fleet=fleet)
+    assert back.state.replicas[REPLICA].state is ReplicaState.READY
+    assert (back.recovering, back.given_up) == ({}, {})
+    again = folded(silence(B, 1002.0), tick(1003.0), fleet=back)
+    assert again.state.replicas[REPLICA].state is ReplicaState.RECOVERING, "the next time it has its whole grace"
+
+
+@pytest.mark.adoption(
+    "a rank that no host ever reported ends the recovery too, and a newer load is not given up with it"
+)
+def test_r19_a_rank_that_never_comes_is_named_and_a_newer_load_is_another_one() -> None:
+    fleet = folded(catalog(TINY), says(A, entities_of(running(0), running(1))), says(B), says(C), fleet=a_fleet(THREE))
+    fleet = folded(tick(6.0), tick(6.0 + GRACE_SECONDS), fleet=fleet)
+    view = fleet.state.replicas[REPLICA]
+    assert (view.state, view.missing) == (ReplicaState.FAILED, {2: "rank 2: no host has reported it"})
+    newer = [running(rank, load_generation=NEWER) for rank in (0, 1)]
+    fleet = folded(says(A, entities_of(*newer)), fleet=fleet)
+    assert fleet.state.replicas[REPLICA].state is ReplicaState.RECOVERING
+
+
+@pytest.mark.adoption(
+    "the brake holds the end of a recovery back as well, and a suspended machine begins the grace anew"
+)
+def test_r16_the_brake_holds_the_end_of_a_recovery_back() -> None:
+    fleet = folded(*EVERYTHING, *(silence(host) for host in THREE), tick(6.0), tick(999.0), fleet=a_fleet(THREE))
+    assert fleet.state.replicas[REPLICA].state is ReplicaState.RECOVERING
+    slept = folded(*EVERYTHING, silence(B), tick(6.0), Slept(at=400.0, unix_ms=UnixMs(4), seconds=380.0), tick(401.0))
+    assert slept.state.replicas[REPLICA].state is ReplicaState.RECOVERING
 
 
 @pytest.mark.adoption("a record that cannot be read is set aside and shown, and all the others go on")
@@ -307,15 +353,20 @@ def worlds(draw: st.DrawFn) -> list[AnyFleetEvent]:
     return events
 
 
-@pytest.mark.adoption("any order and repetition of the reports of one fleet gives the same document")
+@pytest.mark.adoption("any order and repetition of the reports of one fleet gives the same state and the same document")
 @given(world=worlds(), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_r06_any_order_and_repetition_gives_the_same_document(world: list[AnyFleetEvent], data: Any) -> None:
     order = data.draw(st.lists(st.sampled_from(range(len(world))), max_size=8)) + data.draw(
         st.permutations(range(len(world)))
     )
-    straight = document_of(*world, fleet=a_fleet(THREE))
-    mixed = document_of(*(world[n] for n in order), fleet=a_fleet(THREE))
+    fleets = folded(*world, fleet=a_fleet(THREE)), folded(*(world[n] for n in order), fleet=a_fleet(THREE))
+    assert fleets[0].state.replicas == fleets[1].state.replicas
+    assert list(fleets[0].state.replicas) == list(fleets[1].state.replicas)
+    told = [[msgspec.structs.replace(drift, since_unix_ms=UnixMs(0)) for drift in f.state.drifts] for f in fleets]
+    assert told[0] == told[1], "but for since when each is known"
+    assert (fleets[0].where, fleets[0].planned_at) == (fleets[1].where, fleets[1].planned_at)
+    straight, mixed = (classify(fleet.state, 9) for fleet in fleets)
     names = straight.__struct_fields__
     differing = [(name, getattr(straight, name), getattr(mixed, name)) for name in names]
     assert [each for each in differing if each[1] != each[2]] == []
@@ -346,3 +397,22 @@ def test_r17_no_decision_stops_a_shard_of_the_generation_that_serves(world: list
 def test_r02_an_operation_of_another_replica_changes_nothing(document: AdoptionDocument) -> None:
     other = an_operation(subject="glm-1", plan=None, kind="drain")
     assert document_of(*EVERYTHING, ledger(other), fleet=a_fleet(THREE)).digest == document.digest
+
+
+def test_r16_a_cordon_changes_nothing_about_who_runs_what() -> None:
+    """A cordoned host's ranks are adopted, its strays named as before, and no drift comes of it."""
+
+    def cordoned(entities: Entities) -> Entities:
+        return msgspec.structs.replace(entities, cordon=Cordon(by="bob", why="fan", at_unix_ms=UnixMs(1)))
+
+    plain = document_of(*EVERYTHING, fleet=a_fleet(THREE))
+    with_cordons = (
+        catalog(TINY),
+        says(A, cordoned(WHOLE_A)),
+        says(B, cordoned(WHOLE_B)),
+        says(C, cordoned(entities_of(STRAY))),
+    )
+    document = document_of(*with_cordons, fleet=a_fleet(THREE))
+    assert document == plain
+    drifts = folded(*with_cordons, fleet=a_fleet(THREE)).state.drifts
+    assert drifts == folded(*EVERYTHING, fleet=a_fleet(THREE)).state.drifts

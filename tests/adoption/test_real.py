@@ -65,13 +65,6 @@ def in_state(fleet: FaultFleet, state: str) -> dict[str, Any]:
     return until(f"tiny-1 {state}", look)
 
 
-def restart(fleet: FaultFleet) -> None:
-    """Every agent is killed without a word, and started again."""
-    for name in ("host-a", "host-b"):
-        fleet.kill_agent(name)
-    fleet.start()
-
-
 class Stream(threading.Thread):
     """A completion of many tokens that runs while other things happen."""
 
@@ -155,69 +148,6 @@ def test_r12_a_real_stray_keeps_its_port_until_apply_has_stopped_it(fleet: Fault
     again = fleet.run("adopt", "--apply", str(path), "--yes")
     assert again.returncode == 2
     assert "no longer holds" in again.stderr
-    quiet(fleet)
-
-
-@pytest.mark.adoption(
-    "all agents killed while ready, streaming, draining: same generation and endpoint, stream unbroken, nothing doubled"
-)
-@pytest.mark.parametrize("state", ["ready", "streaming", "draining"])
-def test_r06_all_agents_killed_while(fleet: FaultFleet, state: str) -> None:
-    fleet.start()
-    replica = fleet.load()
-    stream = None
-    drain = None
-    if state != "ready":
-        stream = Stream(replica["endpoint"], 1500)
-        stream.start()
-        assert stream.flows.wait(60)
-    if state == "draining":
-        drain = subprocess.Popen(
-            fleet.command("drain", "tiny-1", "--deadline", "90s"),
-            env=fleet.env(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        in_state(fleet, "draining")
-    restart(fleet)
-    after = in_state(fleet, "draining" if state == "draining" else "ready")
-    assert who(after) == who(replica)
-    if stream is not None:
-        stream.assert_whole()
-    if drain is not None:
-        until("no engine", lambda: not fleet.engine_pids() or None, seconds=60)
-        assert drain.wait(60) == 0
-    else:
-        code, document = adopt_plan(fleet)
-        assert (code, document["stoppable"], document["replicas"][0]["claim"]) == (0, [], "adopted")
-        assert len(fleet.engine_pids()) == 3
-    quiet(fleet)
-
-
-@pytest.mark.adoption("all agents killed while it loads: the load goes on to ready, with the processes that it had")
-def test_r06_all_agents_killed_while_loading(fleet: FaultFleet) -> None:
-    fleet.start()
-    loading = subprocess.Popen(
-        fleet.command("load", "tiny:two-host", "--yes"),
-        env={**fleet.env(), **fleet.arming("operation.before_leader=stop")},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    (stopped,) = until("both workers up, and the leader not asked for", lambda: fleet.acted("operation.before_leader"))
-    workers = fleet.engine_pids()
-    restart(fleet)
-    os.kill(int(stopped.split()[-1]), signal.SIGCONT)
-    _, said = loading.communicate(timeout=90)
-    assert loading.returncode == 0, said
-    replica = in_state(fleet, "ready")
-    assert workers == {shard["pid"] for shard in replica["shards"] if shard["rank"] != 0}
-    assert len(fleet.engine_pids()) == 3
-    code, document = adopt_plan(fleet)
-    assert (code, document["stoppable"]) == (0, [])
     quiet(fleet)
 
 

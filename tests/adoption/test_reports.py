@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
 
 from backend.contract.entities import Change, Hold, JournalRecord, OpenOperation, Reservation
 from backend.contract.plans import Profile
-from backend.contract.reports import ForeignProcess
+from backend.contract.reports import DeviceFacts, ForeignProcess
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import NodeGeneration, NodeId, OpId, Port, UnixMs
 from backend.control.adoption import classify
 from backend.control.fleet_facts import fleet_facts
 from backend.control.link_events import RecordsHeard
 from backend.control.views import Target
-from backend.planning.fleet import committed_budget, device_users, taken_ports
+from backend.planning.fleet import available_memory, committed_budget, device_users, taken_ports
 from tests.adoption.world import (
     NEWER,
     OLDER,
@@ -220,6 +221,40 @@ def test_r08_reported_facts_replace_ours_and_the_dead_are_revived() -> None:
         told
         == f"unload-1 by alice had stopped it, and host-b reports generation {GENERATION} ready: it is counted again"
     )
+
+
+@pytest.mark.adoption(
+    "what is revived has its device, memory, ports, cores and power again; what failed has none of it"
+)
+def test_r08_what_is_revived_reclaims_its_allocation() -> None:
+    plan = a_plan(profile=Profile(ranks=3, hosts=(A, B), cpu_cores=2, power=150))
+    fields: dict[str, Any] = {"device": "CUDA0", "ports": (Port(18_002), Port(18_003))}
+    gpu = DeviceFacts(name="CUDA0", uuid="u", kind="cuda", total=10**9, free=10**9)
+    facts = msgspec.structs.replace(facts_of(B), devices=(gpu,))
+    dead = entities_of(a_shard(2, "failed", exit=killed(), **fields), plan=plan)
+    whole_a = entities_of(running(0), running(1), plan=plan)
+    fleet = folded(catalog(TINY), says(A, whole_a), says(B, dead, facts=facts))
+    (_, before) = fleet_facts(fleet.state).reports
+    assert (device_users(before), committed_budget(before)) == ({}, (0, 0))
+    assert taken_ports(before, ended=False) == {}
+    assert available_memory(before, "CUDA0") == 10**9
+    live = running(2, "loading", **fields)
+    fleet = folded(says(B, entities_of(live, plan=plan), facts=facts), fleet=fleet)
+    (_, after) = fleet_facts(fleet.state).reports
+    assert device_users(after) == {"CUDA0": "used by tiny-1/2 (loading)"}
+    assert set(taken_ports(after, ended=False)) == {18_002, 18_003}
+    assert committed_budget(after) == (2, 150)
+    assert available_memory(after, "CUDA0") == 10**9 - live.bound.memory
+
+
+@pytest.mark.adoption("a stray keeps the memory of its device as well as its ports until its process has exited")
+def test_r12_a_stray_keeps_the_memory_of_its_device() -> None:
+    stray = running(2, load_generation=NEWER, host=C, device="CUDA0")
+    fleet = folded(*WHOLE, says(C, entities_of(stray)), fleet=a_fleet((A, B, C)))
+    report = next(each for each in fleet_facts(fleet.state).reports if each.host == C)
+    assert device_users(report) == {"CUDA0": "used by tiny-1/2 (ready)"}
+    told = reason(document_of(fleet=fleet), "hold_device")
+    assert told == f"{stray.bound.memory} bytes of CUDA0 until its process has exited"
 
 
 @pytest.mark.adoption("neither in the catalog nor in a load record is unclaimed")

@@ -19,6 +19,7 @@ from backend.agent.process_identity import boot_id, see_process
 from backend.contract.entities import Entities, ProcessIdentity
 from backend.contract.reports import ForeignProcess
 from backend.contract.words import NodeId
+from backend.engines.recognise import option
 from tests.agent.core.world import World
 from tests.agent.run_world import until
 from tests.factories import GENERATION, make_plan
@@ -114,9 +115,9 @@ def test_what_another_users_process_listens_on_is_taken_from_its_command_line(
     stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign, "socket_inodes", lambda pid: None)
-    assert foreign._option(["llama-server", "--port", "18007"], ("-p", "--port")) == "18007"
-    assert foreign._option(["llama-server", "--port=18007"], ("-p", "--port")) == "18007"
-    assert foreign._option(["llama-server", "--port"], ("-p", "--port")) == ""
+    assert option(["llama-server", "--port", "18007"], ("-p", "--port")) == "18007"
+    assert option(["llama-server", "--port=18007"], ("-p", "--port")) == "18007"
+    assert option(["llama-server", "--port"], ("-p", "--port")) == ""
     seen = found(stranger, Entities(), tmp_path)
     assert seen is not None
     assert seen.ports == ()
@@ -126,3 +127,21 @@ def test_looking_leaves_it_alone(stranger: Stranger, tmp_path: Path) -> None:
     find_foreign(Entities(), tmp_path, ELSEWHERE)
     with socket.create_connection(("127.0.0.1", stranger.port), 5):
         assert see_process(stranger.pid) is not None
+
+
+def test_whether_the_agent_may_end_it_is_asked_without_a_signal(
+    stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = found(stranger, Entities(), tmp_path)
+    assert seen is not None
+    assert seen.can_signal is True
+
+    def another_users(pid: int, number: int) -> None:
+        assert number == 0
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", another_users)
+    refused = found(stranger, Entities(), tmp_path)
+    assert refused is not None
+    assert refused.can_signal is False
+    monkeypatch.undo()

@@ -403,3 +403,20 @@ async def test_a_dialog_that_is_opening_or_closing_is_left_alone_by_the_data_tim
         a_second_later(console)
         await console.until(lambda: not view.stands, "the end of the dialog")
         a_second_later(console)
+
+
+async def test_a_bad_edit_of_the_catalog_is_said_until_it_is_mended_and_the_models_stay() -> None:
+    door = _door(w.replica())
+    async with running(door) as console:
+        assert "catalog fault" not in console.text()
+        words = "catalog.toml: no key rankz. The catalog as it was before that edit stays in use."
+        door.put(msgspec.structs.replace(door.current, catalog_words=words))
+        await console.see("catalog fault")
+        await console.see("the catalog: catalog.toml: no key rankz.")
+        await console.press("L")
+        await console.see("as it was before that edit stays")
+        await console.see("two-host")
+        await console.press("escape")
+        door.put(msgspec.structs.replace(door.current, catalog_words=""))
+        await console.gone("catalog fault")
+        await console.see("the catalog is in use as its file has it")

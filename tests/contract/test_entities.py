@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Change,
     Entities,
@@ -46,6 +47,10 @@ def lease(epoch: int) -> KeeperLease:
     return KeeperLease(keeper_epoch=epoch, who="alice", console="k", seconds=30.0, at_unix_ms=UnixMs(1))
 
 
+def cordon(by: str) -> Cordon:
+    return Cordon(by=by, why="fan", at_unix_ms=UnixMs(1))
+
+
 CHANGES = st.builds(
     Change,
     shard=optional(st.builds(shard, st.sampled_from(NODES), GENERATIONS)),
@@ -63,6 +68,8 @@ CHANGES = st.builds(
     operator_hold=optional(st.sampled_from(OPERATOR_HOLDS)),
     drop_operator_holds=some([operator_hold_key(h.scope, h.subject) for h in OPERATOR_HOLDS]),
     keeper=optional(st.builds(lease, st.integers(1, 9))),
+    cordon=optional(st.builds(cordon, st.sampled_from(["alice", "bob"]))),
+    drop_cordon=st.booleans(),
 )
 RECORDS = st.builds(
     JournalRecord, kind=st.just("test"), words=st.just("x"), at_unix_ms=st.just(UnixMs(1)), change=optional(CHANGES)
@@ -131,6 +138,8 @@ def test_a_fold_sets_what_it_names_drops_what_it_drops_and_leaves_the_rest(
         expected_operator[operator_hold_key(decided.scope, decided.subject)] = decided
     assert after.operator_holds == expected_operator
     assert after.keeper == (change.keeper or before.keeper)
+    kept = None if change.drop_cordon else before.cordon
+    assert after.cordon == (change.cordon or kept)
 
 
 @given(HISTORIES, RECORDS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backend.contract.entities import Buffers, Canary, Drain, Entities, Hold, Reservation
 from backend.contract.events import Measured
 from backend.contract.plans import Profile
-from backend.contract.reports import Measurement
+from backend.contract.reports import Measurement, vitals_of
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, NodeGeneration, NodeId, OpId, Port, UnixMs
 from backend.control import fleet as fleet_module
@@ -473,6 +473,17 @@ def test_a_measurement_changes_its_own_replica_only() -> None:
     view = after.state.replicas[REPLICA]
     assert (view.in_flight, view.queued, view.measured_at) == (3, None, 7.0)
     assert view.shards[2] == fleet.state.replicas[REPLICA].shards[2]
+
+
+def test_vitals_move_the_facts_that_a_host_reported_and_leave_the_rest_of_them() -> None:
+    fleet = folded(*WHOLE)
+    known = fleet.state.hosts[A].facts
+    assert known is not None
+    moved = msgspec.structs.replace(known, memory_free=7, refuses_loads="its disk is full")
+    event = MeasuredHeard(host=A, at=7.0, unix_ms=UnixMs(7), measured=Measured(vitals=vitals_of(moved)))
+    after = folded(event, fleet=fleet)
+    assert after.state.hosts[A].facts == moved
+    assert after.state.hosts[B].facts == fleet.state.hosts[B].facts
 
 
 def test_another_host_at_the_address_is_refused_and_what_was_known_stays_as_unreachable() -> None:

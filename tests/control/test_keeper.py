@@ -9,12 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.contract.entities import Drain, Entities, OpenOperation, OperatorHold, Shard, operator_hold_key
+from backend.contract.entities import (
+    Drain,
+    Entities,
+    OpenOperation,
+    OperatorHold,
+    ProcessIdentity,
+    Shard,
+    operator_hold_key,
+)
 from backend.contract.plans import Profile
 from backend.contract.reports import HostReport, Measurement
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, NodeId, OpId, ReplicaId, UnixMs
-from backend.control.fleet import empty_fleet, fold_event
-from backend.control.fleet_events import CatalogRead, OperationsRead
+from backend.control.adoption import classify
+from backend.control.fleet import LEASE_SECONDS, empty_fleet, fold_event
+from backend.control.fleet_events import CatalogRead, OperationsRead, Ticked
+from backend.control.fleet_facts import fleet_facts
 from backend.control.keeper import after_refusal, decide, keeper_name
 from backend.control.keeper_decisions import (
     AnyDecision,
@@ -44,6 +54,7 @@ TINY = ModelView(
     scaling_profile="two-host",
 )
 HELD = {A: 1e9, B: 1e9}
+PROCESS = ProcessIdentity(4711, 81_234, "boot-1", "nonce")
 
 
 def fleet(
@@ -203,6 +214,18 @@ def test_r13_an_idle_replica_gets_its_whole_timeout_from_when_the_keeper_began()
     assert "was not used for 600 s" in drain.why
 
 
+@pytest.mark.adoption("13: a report that repeats, and a host that comes back, begin no timeout anew")
+def test_r13_what_is_wanted_already_is_not_wanted_anew() -> None:
+    idle = msgspec.structs.replace(TINY, desired=0)
+    memory, _ = at(fleet(*ring(), model=idle), 10.0)
+    since = memory.uses[ReplicaId("tiny-1")].since
+    memory, _ = at(fleet(*ring(), *ring(), model=idle), 300.0, memory)
+    assert memory.uses[ReplicaId("tiny-1")].since == since == 10.0
+    assert at(fleet(*ring(), model=idle), 609.0, memory)[1] == ()
+    (drain,) = at(fleet(*ring(), model=idle), 610.0, memory)[1]
+    assert isinstance(drain, DrainIdle)
+
+
 @pytest.mark.adoption("13: a new load generation begins its idle timeout anew")
 def test_r13_a_new_generation_begins_anew() -> None:
     state = fleet(*ring(), model=msgspec.structs.replace(TINY, desired=0))
@@ -251,7 +274,7 @@ def test_r17_an_idle_replica_is_emptied_only_when_every_host_is_heard() -> None:
 def stray_ring(**stray: Any) -> tuple[HostReport, HostReport]:
     """The ring of the newest generation serves, and an old worker is left on host-b beside it."""
     first, second = ring()
-    fields = {"load_generation": LoadGeneration(GENERATION - 5), "host": B, **stray}
+    fields = {"load_generation": LoadGeneration(GENERATION - 5), "host": B, "identity": PROCESS, **stray}
     left = a_shard(1, fields.pop("state", "ready"), **fields)
     shards = {**second.entities.shards, left.node_id: left}
     return first, msgspec.structs.replace(second, entities=msgspec.structs.replace(second.entities, shards=shards))
@@ -265,6 +288,87 @@ def test_r17_a_stray_is_stopped_after_its_grace_with_every_host_heard() -> None:
     assert isinstance(stop, StopStray)
     assert (stop.host, stop.node_id, stop.generation) == (B, "tiny-1/1", GENERATION - 5)
     assert f"generation {GENERATION - 5} is a stray, {GENERATION} stands" in stop.why
+
+
+@pytest.mark.adoption("17: a stray stays where its load record names a host that this context does not have")
+def test_r17_a_stray_is_left_alone_while_a_host_of_the_load_record_is_not_in_the_context() -> None:
+    plan = a_plan()
+    elsewhere = tuple(
+        msgspec.structs.replace(shard, host=HostId("host-x") if shard.rank == 2 else shard.host)
+        for shard in plan.shards
+    )
+    plan = msgspec.structs.replace(plan, shards=elsewhere)
+    first, second = stray_ring()
+    entities = msgspec.structs.replace(first.entities, loads=entities_of(plan=plan).loads)
+    alone = msgspec.structs.replace(second.entities, loads={})
+    reports = msgspec.structs.replace(first, entities=entities), msgspec.structs.replace(second, entities=alone)
+    assert over(fleet(*reports), 10, 1e5) == ()
+
+
+@pytest.mark.adoption("17: where two generations of one replica serve, a person decides: the keeper stops neither")
+def test_r17_of_two_generations_that_both_serve_neither_is_stopped() -> None:
+    first, second = ring()
+    older = a_leader(host=B, load_generation=LoadGeneration(GENERATION - 5), identity=PROCESS)
+    shards = {**second.entities.shards, older.node_id: older}
+    second = msgspec.structs.replace(second, entities=msgspec.structs.replace(second.entities, shards=shards))
+    state = fleet(first, second)
+    assert state.replicas[ReplicaId("tiny-1")].load_generation == GENERATION
+    assert over(state, 10, 1e5) == ()
+    assert [each.kind for each in classify(state).stoppable] == ["stray"], "it is shown, and a person may stop it"
+
+
+@pytest.mark.adoption("17: a shard that has no process yet cannot be read again, and is not stopped")
+def test_r17_a_stray_without_a_process_is_not_stopped() -> None:
+    assert over(fleet(*stray_ring(identity=None)), 10, 1e5) == ()
+
+
+def lost_ring(*more: HostReport, back: bool = False) -> FleetState:
+    """The ring whose host-b fell silent for its whole lease, with a third host that has ``more``; or it is back."""
+    third = HostId("host-c")
+    hosts = {host: AgentAddress(f"unix:/{host}") for host in (A, B, third)}
+    known = empty_fleet("test", "TEST", hosts, read_only=False)
+    known, _ = fold_event(known, CatalogRead(at=0.5, unix_ms=UnixMs(1), models={"tiny": TINY}, words=""))
+    first, second = ring()
+    for report in (first, second, *(more or (report_of(third),))):
+        known, _ = fold_event(known, up(report))
+    known, _ = fold_event(known, LinkDown(host=B, at=2.0, unix_ms=UnixMs(2), words="the connection broke off"))
+    known, _ = fold_event(known, Ticked(at=2.0 + LEASE_SECONDS, unix_ms=UnixMs(3)))
+    if back:
+        known, _ = fold_event(known, up(second, at=200.0))
+    return known.state
+
+
+@pytest.mark.adoption("15: what is lost is replaced by the keeper, under another name; what is only unreachable is not")
+def test_r15_a_lost_replica_is_replaced_and_an_unreachable_one_is_not() -> None:
+    assert over(fleet(*ring(), silent=(B,)), 10, 1e5) == (), "unreachable says nothing"
+    lost = lost_ring()
+    assert lost.hosts[B].state.value == "lost"
+    (load,) = over(lost, 10, 100)
+    assert isinstance(load, LoadModel)
+    assert (load.replica, load.target) == ("tiny-2", "tiny:two-host")
+    reports = fleet_facts(lost).reports
+    assert B not in {report.host for report in reports}, "a plan has only live hosts to choose from"
+
+
+@pytest.mark.adoption(
+    "15: what was lost and replaced is surplus when it comes back: shown, and left alone while in use"
+)
+def test_r15_what_comes_back_is_surplus_and_is_not_stopped() -> None:
+    third = HostId("host-c")
+    newer: dict[str, Any] = {
+        "replica": ReplicaId("tiny-2"),
+        "host": third,
+        "load_generation": LoadGeneration(GENERATION + 9),
+    }
+    shards = [a_leader(node_id=NodeId("tiny-2/0"), **newer)]
+    shards += [a_shard(rank, node_id=NodeId(f"tiny-2/{rank}"), **newer) for rank in (1, 2)]
+    replaced = lost_ring(report_of(third, entities_of(*shards)), back=True)
+    assert {name: view.state.value for name, view in replaced.replicas.items()} == {
+        "tiny-1": "ready",
+        "tiny-2": "ready",
+    }
+    assert over(replaced, 10, 200, 599) == ()
+    assert classify(replaced).stoppable == ()
 
 
 @pytest.mark.adoption("16: in a mass disconnect, and when any host is silent, nothing is stopped")
@@ -328,7 +432,7 @@ def test_a_keeper_resumes_what_a_keeper_began_and_lost_and_not_what_a_person_did
 
 @pytest.mark.adoption("9: a catalog that is missing or unreadable makes nothing unclaimed")
 def test_r09_a_missing_or_unreadable_catalog_makes_nothing_unclaimed() -> None:
-    worker = a_shard(1, "connecting", model="other")
+    worker = a_shard(1, "connecting", model="other", identity=PROCESS)
     reports = report_of(A, entities_of(worker)), report_of(B)
     assert over(fleet(*reports, model=None), 10, 1e6) == ()
     assert over(fleet(*reports, catalog_words="cannot be read"), 10, 1e6)[:1] != ()
@@ -354,7 +458,9 @@ def test_r25_in_a_minority_nothing_is_decided(leases: dict[HostId, float]) -> No
 
 # --- every fleet --------------------------------------------------------------------------------------------------
 
-STATES = st.sampled_from(["spawning", "connecting", "loading", "warming", "ready", "draining", "stopping", "failed"])
+STATES = st.sampled_from(
+    ["ready", "ready", "ready", "draining", "spawning", "connecting", "loading", "warming", "stopping", "failed"]
+)
 
 
 @st.composite
@@ -369,6 +475,7 @@ def any_shard(draw: st.DrawFn) -> Shard:
         replica=replica,
         node_id=NodeId(f"{replica}/{rank}"),
         model=replica.partition("-")[0],
+        identity=draw(st.sampled_from([PROCESS, PROCESS, None])),
         load_generation=generation,
         node_generation=generation,
     )
@@ -376,7 +483,7 @@ def any_shard(draw: st.DrawFn) -> Shard:
 
 @st.composite
 def any_fleet(draw: st.DrawFn) -> FleetState:
-    shards = draw(st.lists(any_shard(), max_size=6))
+    shards = draw(st.lists(any_shard(), max_size=8))
     totals = st.none() | st.integers(0, 3)
     reports = []
     for host in (A, B):
@@ -397,9 +504,10 @@ FLEETS = any_fleet()
 TIMES = st.lists(st.floats(0, 500), min_size=1, max_size=5).map(sorted)
 
 
+@pytest.mark.adoption("25: no minority ever acts, on whatever fleet")
 @settings(max_examples=60, deadline=None)
 @given(FLEETS, st.lists(FLEETS, min_size=1, max_size=4), TIMES, st.sampled_from([{}, {A: 1e9}, {B: 1e9}, {A: 1.0}]))
-def test_no_minority_ever_acts(
+def test_r25_no_minority_ever_acts(
     first: FleetState, later: list[FleetState], times: list[float], leases: dict[HostId, float]
 ) -> None:
     memory = Memory()
@@ -408,9 +516,10 @@ def test_no_minority_ever_acts(
         assert decisions == ()
 
 
+@pytest.mark.adoption("17: the keeper stops no shard of a generation that serves, and nothing while a host is silent")
 @settings(max_examples=120, deadline=None)
 @given(st.lists(FLEETS, min_size=1, max_size=5), TIMES)
-def test_no_shard_of_a_generation_that_serves_is_stopped_and_no_stop_is_decided_with_a_silent_host(
+def test_r17_no_shard_of_a_generation_that_serves_is_stopped_and_no_stop_is_decided_with_a_silent_host(
     fleets: list[FleetState], times: list[float]
 ) -> None:
     memory = Memory()
@@ -424,6 +533,7 @@ def test_no_shard_of_a_generation_that_serves_is_stopped_and_no_stop_is_decided_
         }
         for decision in decisions:
             if isinstance(decision, StopStray):
+                assert decision.identity is not None, "a stop names the process that is read again"
                 replica = ReplicaId(decision.node_id.partition("/")[0])
                 assert (replica, decision.generation) not in serving
             if isinstance(decision, StopStray | DrainIdle):
@@ -434,9 +544,10 @@ def test_no_shard_of_a_generation_that_serves_is_stopped_and_no_stop_is_decided_
                 assert state.replicas[decision.replica].state.value in ("failed", "stopped")
 
 
+@pytest.mark.adoption("23: the keeper of a ring that serves decides nothing, however long that goes on")
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2), st.lists(st.floats(0, 1e6), min_size=1, max_size=20).map(sorted))
-def test_the_steady_state_is_silent(desired: int, times: list[float]) -> None:
+def test_r23_the_steady_state_is_silent(desired: int, times: list[float]) -> None:
     """A ring that serves and is used, or that is wanted: no decision, however long it goes on."""
     memory = Memory()
     model = msgspec.structs.replace(TINY, desired=min(desired, 1))

@@ -35,9 +35,11 @@ async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fle
     world, path = World(place), place / "events.jsonl"
     world.context.catalog_path.write_text(CATALOG)
     async with agents(world.a, world.b):
-        recording = asyncio.create_task(recorded(world, path, 2.5))
+        part = path.with_name("events.jsonl.part")
+        recording = asyncio.create_task(recorded(world, path, 4.0))
         await wait_for(lambda: world.heard(Hello) and len(world.heard(Hello)) >= 2)
         await world.serving()
+        await wait_for(lambda: all(f"{REPLICA}/{rank}" in part.read_text() for rank in range(3)))
         assert not path.exists(), "it appears when it is closed"
         await world.b.stop()
         found = await recording

@@ -134,3 +134,26 @@ def test_without_a_terminal_one_line_says_what_to_use(fleet: Fleet) -> None:
     assert "ringtop ls" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.mark.thorough
+@pytest.mark.faults("a bad edit of the catalog under a running console: said, and the last good one stays in use")
+def test_a_bad_edit_of_the_catalog_is_said_and_the_last_good_one_plans_on(fleet: Fleet, console: Terminal) -> None:
+    path = fleet.home / "catalog.toml"
+    good = path.read_text()
+    console.wait_for("2/2 hosts")
+    path.write_text(good + "\n[models.tiny.profiles.broken]\nrankz = 3\n")
+    console.wait_for("catalog fault")
+    done = fleet.run("load", "tiny:alone", "--yes")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "rankz" in done.stdout + done.stderr  # a command that never saw a good one has none to go on with
+    assert "catalog.toml" in done.stdout + done.stderr
+    console.press("L")
+    console.wait_for("stays in use")
+    console.wait_for("alone")
+    console.press(ENTER)
+    console.wait_for("catalog.stale")
+    console.press(ESCAPE)
+    path.write_text(good)
+    console.wait_gone("catalog fault")
+    assert fleet.engines() == []

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.fleet import until
 from tests.e2e.p4_fleet import SOUND, P4Fleet
+from tests.e2e.terminal import Terminal
 from tests.p4.peer import GENERATION, BarePeer, planned_ring
 from tests.p4.ring import simulated_ring
 from tests.ports import claim_block
@@ -61,7 +62,7 @@ def _in_state(fleet: P4Fleet, state: str, name: str = "step-1") -> dict[str, Any
 def test_our_agent_killed_while_its_stages_load_finds_them_again(fleets: Any) -> None:
     fleet = fleets(load_seconds=1.5)
     loading = begin(fleet, "load", "step:ring", "--yes")
-    fleet.ring[1].until("its first stage loads", lambda said: said["nodes"])
+    fleet.ring[1].until("its stages load", lambda said: len(said["nodes"]) == 2)
     fleet.kill_agent("host-b")
     fleet.start("host-b")
     said, _ = loading.communicate(timeout=90)
@@ -149,7 +150,7 @@ def test_two_releases_are_found_out_before_the_head_loads(fleets: Any) -> None:
 def test_a_lost_answer_to_a_load_is_asked_for_by_inspect(fleets: Any) -> None:
     fleet = fleets(load_seconds=1.0)
     loading = begin(fleet, "load", "step:ring", "--yes")
-    fleet.ring[1].until("its stages load", lambda said: said["nodes"])
+    fleet.ring[1].until("its stages load", lambda said: len(said["nodes"]) == 2)
     fleet.kill_agent("host-b")  # with the connection that the answer would have come on
     fleet.start("host-b")
     said, _ = loading.communicate(timeout=90)
@@ -280,3 +281,76 @@ def test_kills_of_our_agents_cost_a_p4_agent_no_slot(fleets: Any) -> None:
         slots = host.ask()["slots"]
         assert slots["leaked"] == 0
         assert slots["used"] <= then + 2, "what was cut off is given back, as hop connections are"
+
+
+@pytest.mark.faults("a p4 ring is loaded, published to its bridge, watched and drained in the console, by keyboard")
+def test_a_ring_is_loaded_watched_and_drained_by_keyboard(tmp_path: Path) -> None:
+    with simulated_ring(tmp_path, 2, **SOUND) as ring:
+        fleet = P4Fleet(claim_block(), ring)
+        fleet.more = {"host-a": f'[engines.p4.bridge]\nrecord = "{fleet.home / "bridge.json"}"'}
+        fleet.write_agent("host-a", 0)
+        try:
+            fleet.start()
+            console = Terminal(fleet.command(), fleet.env())
+            try:
+                _by_keyboard(fleet, console)
+            finally:
+                console.close()
+        finally:
+            fleet.close()
+
+
+def _by_keyboard(fleet: P4Fleet, console: Terminal) -> None:
+    console.wait_for("2/2 hosts")
+    console.press("L")
+    console.wait_for("ring")
+    for _ in range(8):
+        if any(line.lstrip("│ ").startswith(">") and "ring" in line for line in console.text().splitlines()):
+            break
+        console.press("\x1b[B")
+    console.press("\r")
+    console.wait_for("Takes up to")
+    console.read(0.5)
+    console.press("y")
+    console.wait_gone("Takes up to")
+    console.press("\x1b")
+    console.wait_for(
+        lambda text: any("step-1" in row and " ready " in row and "4/4" in row for row in text.splitlines())
+    )
+    record = json.loads((fleet.home / "bridge.json").read_text())
+    replica = fleet.replica("step-1")
+    assert replica is not None
+    assert record["load_generation"] == replica["load_generation"]
+    assert [stage["node"] for stage in record["stages"]] == [f"step-1/{rank}" for rank in range(4)]
+    assert "published to the bridge" in fleet.run("journal").stdout
+    console.press("D")
+    console.wait_for("drain step-1")
+    console.read(0.5)
+    console.press("y")
+    console.press("\x1b")
+    console.wait_for(lambda text: "nothing is loaded" in text.lower(), seconds=60)
+
+
+@pytest.mark.faults("a p4 agent that takes connections and says nothing costs one, and holds nobody up")
+def test_a_p4_agent_that_never_answers_costs_one_bounded_connection(fleets: Any) -> None:
+    fleet = fleets(silence="all")
+    until("the illness of its hosts", lambda: str(fleet.json("ls", "hosts")).count("p4 silent") >= 2)
+    done = fleet.run("load", "step:ring", "--yes")
+    assert done.returncode == 2
+    assert "engine.missing" in done.stdout + done.stderr
+    assert "does not answer as tcp://10.77.0.1:52001" in done.stdout + done.stderr
+    assert [host.ask()["accepted"] for host in fleet.ring.hosts] == [1, 1]
+
+
+@pytest.mark.faults("a p4 ring is loaded again: drained, unloaded, and up under a newer generation on the same agents")
+def test_a_ring_is_loaded_again(fleets: Any) -> None:
+    fleet = fleets()
+    before = fleet.load("step:ring")
+    done = fleet.run("reload", "step-1", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (after,) = fleet.json("ls", "replicas")
+    assert after["state"] == "ready"
+    assert after["load_generation"] > before["load_generation"]
+    nodes = [node for host in fleet.ring.hosts for node in host.ask()["nodes"].values()]
+    assert {node["generation"] for node in nodes} == {after["load_generation"]}
+    assert len(nodes) == 4

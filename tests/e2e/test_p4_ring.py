@@ -72,6 +72,7 @@ def test_a_ring_is_planned_loaded_proven_drained_while_busy_and_gone(fleet: P4Fl
     fleet.ring[1].set(hold_tokens=False)
     said, _ = drained.communicate(timeout=60)
     assert drained.returncode == 0, said
+    assert "from census of UNLOAD: unload is busy: requests 1" in said
     assert asked.wait(60) == 0, "what was in flight was answered"
     assert fleet.json("ls", "replicas") == []
     assert [host.ask()["nodes"] for host in fleet.ring.hosts] == [{}, {}]

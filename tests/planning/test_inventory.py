@@ -17,7 +17,7 @@ from backend.planning.inventory import matching_devices
 from backend.planning.placement import spread
 from backend.planning.ports import PortBook, lowest_band
 from tests.planning.test_placement import seats
-from tests.planning.worlds import GIB, NOW, a_fleet, a_host, a_plan, a_reservation, a_shard, holding, ids
+from tests.planning.worlds import GIB, NOW, a_cordon, a_fleet, a_host, a_plan, a_reservation, a_shard, holding, ids
 
 MIB = 2**20
 
@@ -33,6 +33,16 @@ def anywhere(*reports: HostReport, unreachable: tuple[tuple[HostId, str], ...] =
 
 def reasons(made: Plan) -> dict[str, str]:
     return {str(each.host): each.reason for each in made.candidates if not each.chosen}
+
+
+def test_a_cordoned_host_is_not_chosen_and_says_by_whom_since_when_and_why() -> None:
+    made = anywhere(
+        a_host("host-a", devices={"CPU": (10 * GIB, 0)}),
+        a_host("host-b", devices={"CPU": (20 * GIB, 0)}, entities=holding(cordon=a_cordon("fan replaced"))),
+    )
+    assert not made.is_refused
+    assert {shard.host for shard in made.shards} == {"host-a"}
+    assert reasons(made) == {"host-b": "cordoned by alice@ops-1 since 2025-11-29 10:40 UTC: fan replaced"}
 
 
 def test_every_host_that_is_not_chosen_says_why() -> None:
@@ -105,6 +115,15 @@ def test_a_gpu_that_somebody_has_is_passed_over() -> None:
     shared = anywhere(a_host("host-a", devices=gpus(2), entities=busy), device="CUDA*", share_device=True)
     assert [shard.device for shard in shared.shards[1:]] == ["CUDA0", "CUDA1"]
     assert not shared.is_refused
+
+
+def test_two_ranks_are_not_planned_onto_the_last_free_gpu() -> None:
+    busy = holding(a_shard("host-a", node="glm-1/1", device="CUDA0"))
+    made = anywhere(a_host("host-a", devices=gpus(2), entities=busy), device="CUDA*")
+    assert made.is_refused
+    assert [shard.device for shard in made.shards[1:]] == ["CUDA1", "CUDA1"]
+    (found,) = [finding for finding in made.findings if finding.id == "device.taken"]
+    assert found.found == "CUDA1 is planned for tiny-1/1 too: no other one is left there"
 
 
 def test_named_hosts_with_different_numbers_of_gpus_are_filled_as_far_as_those_go() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from backend.contract.cordons import Cordon
 from backend.contract.entities import Entities, Hold, Reservation, Shard, hold_key
 from backend.contract.models import BlockFacts, ModelFacts
 from backend.contract.plans import Bound, Plan, Profile
@@ -97,9 +98,14 @@ def a_host(name: str, *, devices: dict[str, tuple[int, int]] | None = None, **ch
     )
 
 
-def an_engine(*devices: str, release: str = RELEASE, needs: tuple[str, ...] = ()) -> EngineFacts:
+def an_engine(*devices: str, release: str = RELEASE, needs: tuple[str, ...] = (), flavour: str = "") -> EngineFacts:
     return EngineFacts(
-        engine="llamacpp", folder="/engines", release=release, devices=devices or ("CPU",), cpu_needs=needs
+        engine="llamacpp",
+        folder="/engines",
+        release=release,
+        devices=devices or ("CPU",),
+        cpu_needs=needs,
+        flavour=flavour,
     )
 
 
@@ -159,14 +165,23 @@ def a_shard(
 
 
 def holding(
-    *shards: Shard, reservation: Reservation | None = None, hold: Hold | None = None, highest: int = 0
+    *shards: Shard,
+    reservation: Reservation | None = None,
+    hold: Hold | None = None,
+    highest: int = 0,
+    cordon: Cordon | None = None,
 ) -> Entities:
     return Entities(
         shards={shard.node_id: shard for shard in shards},
         reservations={reservation.op_id: reservation} if reservation else {},
         holds={hold_key(hold): hold} if hold else {},
         highest_generation=highest,
+        cordon=cordon,
     )
+
+
+def a_cordon(why: str = "fan", left_ms: int | None = None) -> Cordon:
+    return Cordon(by="alice@ops-1", why=why, at_unix_ms=NOW, left_ms=left_ms)
 
 
 def a_reservation(

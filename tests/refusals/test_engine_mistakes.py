@@ -118,6 +118,8 @@ become(*args)
 ANOTHER_SPLIT = f"""{BECOME}put("-ts", "1,4")
 become(*args)
 """
+ANSWERS_NOBODY = f"""{BECOME}become(*args, "--api-key", "of somebody else")
+"""
 LEADER_THAT_NEVER_BINDS = NEVER_LISTENS
 
 
@@ -207,6 +209,14 @@ MISTAKES = [
     Mistake("a leader that splits otherwise", "bound.differs", ("MiB",), LEADER, ANOTHER_SPLIT, "loading"),
     Mistake("a KV cache of many GiB", "memory.engine_plan", ("too much",), LEADER, A_CACHE_OF_MANY_GIB, "loading"),
     Mistake("twice the planned context", "bound.differs", ("MiB KV",), LEADER, TWICE_THE_CONTEXT, "loading"),
+    Mistake(
+        "a leader that loads it all and answers nobody",
+        "canary.failed",
+        ("rank 0", "one token through every rank"),
+        LEADER,
+        ANSWERS_NOBODY,
+        "warming",
+    ),
     Mistake("a huge n_ubatch", "memory.engine_plan", ("compute",), LEADER, A_HUGE_MICRO_BATCH, "loading", "tiny:long"),
 ]
 

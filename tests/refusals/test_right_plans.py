@@ -10,6 +10,7 @@ from backend.planning.plan import recheck
 from tests.planning.worlds import (
     GIB,
     NOW,
+    a_cordon,
     a_fleet,
     a_host,
     a_model,
@@ -28,6 +29,13 @@ MAPPED = a_model().expected_bytes
 
 ROWS = [
     RightPlan("the ordinary ring over two hosts", a_plan),
+    RightPlan(
+        "a ring beside a cordoned host that nobody named",
+        lambda: a_plan(
+            a_fleet(a_host("host-a"), a_host("host-b", entities=holding(cordon=a_cordon())), a_host("host-c")),
+            profile={"hosts": (), "ranks_per_host": 1},
+        ),
+    ),
     RightPlan(
         "exactly enough memory at a worker's host", lambda: a_plan(pair(devices={"CPU": (needed_on("host-b"), 0)}))
     ),
@@ -113,6 +121,25 @@ ROWS = [
     RightPlan("an address just above link-local", lambda: a_plan(pair(advertise="169.255.0.0"))),
     RightPlan("a name for an address", lambda: a_plan(pair(advertise="gpu-b.example"))),
     RightPlan("another flavour of one release", lambda: a_plan(pair(engines=(an_engine("CPU", "CUDA0"),)))),
+    RightPlan(
+        "one build with exact_build, though only one host has a device for it",
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+                a_host("host-b", engines=(an_engine("CPU", "Vulkan0", flavour="cpu rpc vulkan"),)),
+            ),
+            profile={"exact_build": True},
+        ),
+    ),
+    RightPlan(
+        "two builds of one release without exact_build",
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc"),)),
+                a_host("host-b", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+            )
+        ),
+    ),
     RightPlan("one flavour with exact_build", lambda: a_plan(gpus(2), profile={"exact_build": True})),
     RightPlan(
         "another release on a host that is not used",

@@ -12,7 +12,7 @@ from backend.contract.plans import Plan, sealed
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
 from backend.planning.fleet import FleetFacts
 from backend.planning.plan import recheck
-from tests.planning.worlds import NOW, a_fleet, a_host, a_plan, a_reservation, a_shard, an_engine, holding
+from tests.planning.worlds import NOW, a_cordon, a_fleet, a_host, a_plan, a_reservation, a_shard, an_engine, holding
 from tests.refusals.rows import as_parameters, assert_refuses, pair
 
 pytestmark = pytest.mark.refusals
@@ -41,6 +41,14 @@ def one_shard_of(generation: int) -> Plan:
 
 def restarted() -> FleetFacts:
     return a_fleet(a_host("host-a"), msgspec.structs.replace(a_host("host-b"), agent_epoch="another"))
+
+
+def flavoured(first: str, second: str = "") -> FleetFacts:
+    """host-a and host-b, their engines built with these backends."""
+    return a_fleet(
+        a_host("host-a", engines=(an_engine("CPU", flavour=first),)),
+        a_host("host-b", engines=(an_engine("CPU", flavour=second or first),)),
+    )
 
 
 ROWS = [
@@ -97,6 +105,13 @@ ROWS = [
         a_plan,
         lambda: pair(revision=4),
     ),
+    SavedPlan(
+        "a host that was cordoned since",
+        "host.cordoned",
+        ("host-b", "cordoned by alice@ops-1", "fan"),
+        a_plan,
+        lambda: pair(revision=4, entities=holding(cordon=a_cordon())),
+    ),
     SavedPlan("an agent that was restarted", "plan.stale", ("epoch epoch-of", "epoch another"), a_plan, restarted),
     SavedPlan(
         "an engine that was replaced",
@@ -104,6 +119,13 @@ ROWS = [
         ("release 1-7e4c0a9", "release 1-bbbbbbb"),
         a_plan,
         lambda: pair(engines=(an_engine("CPU", release="1-bbbbbbb"),)),
+    ),
+    SavedPlan(
+        "an engine of the same release built otherwise, with exact_build",
+        "plan.stale",
+        ("release 1-7e4c0a9 for cpu", "release 1-7e4c0a9 for cpu vulkan", "host-b"),
+        lambda: a_plan(flavoured("cpu"), profile={"exact_build": True}),
+        lambda: flavoured("cpu", "cpu vulkan"),
     ),
     SavedPlan(
         "a plan that was loaded before",

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backend.contract.entities import Entities, LoadRecord
 from backend.contract.plans import Plan, Profile
 from backend.contract.reports import DeviceFacts
+from backend.contract.words import OpId
 from backend.planning.catalog import Catalog, ModelEntry
 from backend.planning.fleet import FleetFacts
 from backend.planning.plan import plan
@@ -71,6 +73,20 @@ def gpu_hosts(**changes: Any) -> FleetFacts:
     return both(devices={"CPU": (20 * GIB, 0), "CUDA0": (changes.pop("free", 23 * GIB), 0)}, **changes)
 
 
+def reserved(**budgets: int) -> Entities:
+    """A host with a reservation that holds this much of its budgets."""
+    return holding(reservation=msgspec.structs.replace(a_reservation(), **budgets))
+
+
+def serving(power: int) -> Entities:
+    """A host where one rank of vLLM runs, which holds no layers that anybody knows, with this demand."""
+    made = served("vllm", power=power)
+    record = LoadRecord(op_id=OpId("op"), by="bob", plan=made, at_unix_ms=NOW)
+    generation = int(made.load_generation)
+    shard = a_shard("host-b", node=f"{made.replica}/1", device="CUDA0", layers=None, generation=generation)
+    return msgspec.structs.replace(holding(shard), loads={record.op_id: record})
+
+
 WRONG = [
     WrongPlan(
         "a host of another pool",
@@ -100,6 +116,24 @@ WRONG = [
         "host.power",
         ("701 W", "700 of 700"),
         lambda: a_plan(both(power_w=700), profile={"power": 701}),
+    ),
+    WrongPlan(
+        "one CPU core more than a reservation leaves",
+        "host.cores",
+        ("6 CPU cores", "5 of 8"),
+        lambda: a_plan(pair(cores=8, entities=reserved(cores=3)), profile={"cpu_cores": 6}),
+    ),
+    WrongPlan(
+        "one watt more than a reservation leaves",
+        "host.power",
+        ("401 W", "400 of 700"),
+        lambda: a_plan(both(power_w=700, entities=reserved(power=300)), profile={"power": 401}),
+    ),
+    WrongPlan(
+        "watts that a vLLM rank on a GPU has been promised",
+        "host.power",
+        ("400 W", "300 of 700"),
+        lambda: served("vllm", gpu_hosts(power_w=700, entities=serving(power=400)), power=400, share_device=True),
     ),
     WrongPlan(
         "a GPU that a replica uses",
@@ -235,7 +269,16 @@ RIGHT = [
         ("fabric.differs",),
     ),
     RightPlan("every CPU core of a host", lambda: a_plan(pair(cores=8), profile={"cpu_cores": 8})),
-    RightPlan("every watt of a host", lambda: a_plan(pair(power_w=700), profile={"power": 700})),
+    RightPlan("every watt of a host", lambda: a_plan(both(power_w=700), profile={"power": 700})),
+    RightPlan(
+        "a demand of watts on a host that says nothing of its power",
+        lambda: a_plan(pair(power_w=700), profile={"power": 700}),
+        ("host.unbudgeted",),
+    ),
+    RightPlan(
+        "cores that a reservation leaves",
+        lambda: a_plan(pair(cores=8, entities=reserved(cores=3)), profile={"cpu_cores": 5}),
+    ),
     RightPlan(
         "a GPU shared on purpose", lambda: a_plan(busy_gpus(), profile={"device": "CUDA0", "share_device": True})
     ),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backend.agent.core.state import CommandArrived, JournalFailed, Send, Ticked
-from backend.contract.commands import Command, Expect, Release, Reserve
+from backend.contract.commands import Command, CordonHost, Expect, Release, Reserve
 from backend.contract.envelopes import payload_digest
 from backend.contract.events import Refused
 from backend.contract.plans import Plan, sealed
@@ -67,6 +67,27 @@ def when_up(then: Callable[[World, Plan], None]) -> Callable[[World], None]:
     return ask
 
 
+def when_cordoned(then: Callable[[World], None], seconds: float | None = None) -> Callable[[World], None]:
+    """After alice has cordoned the host."""
+
+    def ask(world: World) -> None:
+        world.command(CordonHost(op_id=OpId("cordon"), by="alice", why="fan", seconds=seconds))
+        then(world)
+
+    return ask
+
+
+def later(world: World, seconds: float, plan: Plan) -> None:
+    world.pass_time(seconds)
+    world.event(Ticked())
+    reserve(world, plan)
+
+
+def cordon_then_load(world: World, plan: Plan) -> None:
+    world.command(CordonHost(op_id=OpId("cordon"), by="alice", why="fan"))
+    load(world, plan)
+
+
 def load_too_late(world: World, plan: Plan) -> None:
     world.pass_time(61.0)
     world.event(Ticked())
@@ -84,6 +105,24 @@ def wrong_reserve(plan: Plan) -> Reserve:
 
 
 LATER = GENERATION + 1
+
+
+def demanding(replica: str = "tiny-1", generation: int = GENERATION, **demand: int) -> Plan:
+    """A plan whose one computing rank here takes this of the host's budgets."""
+    plan = make_plan(replica, generation, first_port=18_000 if replica == "tiny-1" else 18_100)
+    return sealed(msgspec.structs.replace(plan, profile=msgspec.structs.replace(plan.profile, **demand)))
+
+
+def after_reservation(world: World, first: Plan, second: Plan, **capacity: Any) -> None:
+    world.reserve(first)
+    command_on(world, wrong_reserve(second), **capacity)
+
+
+def after_load(world: World, first: Plan, second: Plan, **capacity: Any) -> None:
+    world.bring_up(first)
+    command_on(world, wrong_reserve(second), **capacity)
+
+
 RESERVES = [
     WrongCommand(
         "a plan that was edited on its way",
@@ -193,6 +232,36 @@ RESERVES = [
         ("host-a refuses loads", "KillMode=control-group"),
         lambda world: command_on(world, wrong_reserve(make_plan()), refuses_loads="KillMode=control-group"),
     ),
+    WrongCommand(
+        "one CPU core more than the host has",
+        "E_CONFLICT",
+        ("8 of 8 CPU cores left", "needs 9", "cores in its agent.toml"),
+        lambda world: command_on(world, wrong_reserve(demanding(cpu_cores=9)), cores=8),
+    ),
+    WrongCommand(
+        "one watt more than another reservation leaves",
+        "E_CONFLICT",
+        ("400 of 700 W left", "needs 401", "tiny-1 (reserved by alice) 300 W"),
+        lambda world: after_reservation(world, demanding(power=300), demanding("glm-1", LATER, power=401), power=700),
+    ),
+    WrongCommand(
+        "one watt more than a rank that serves leaves",
+        "E_CONFLICT",
+        ("400 of 700 W left", "tiny-1/1 (ready) 300 W"),
+        lambda world: after_load(world, demanding(power=300), demanding("glm-1", LATER, power=401), power=700),
+    ),
+    WrongCommand(
+        "a reservation on a cordoned host",
+        "E_CORDONED",
+        ("host-a takes no new shards", "cordoned by alice since", "fan", "ringtop uncordon host-a"),
+        when_cordoned(lambda world: reserve(world, make_plan())),
+    ),
+    WrongCommand(
+        "a reservation a second before a cordon ends",
+        "E_CORDONED",
+        ("until",),
+        when_cordoned(lambda world: later(world, 59.0, make_plan()), seconds=60.0),
+    ),
 ]
 
 
@@ -201,6 +270,12 @@ def bound_of(memory: int) -> Any:
 
 
 LOADS = [
+    WrongCommand(
+        "a load whose host was cordoned after it reserved",
+        "E_CORDONED",
+        ("host-a takes no new shards", "fan"),
+        when_reserved(cordon_then_load),
+    ),
     WrongCommand(
         "a load that nothing was reserved for",
         "E_NOT_RESERVED",
@@ -307,10 +382,35 @@ def test_a_reservation_of_all_that_is_left() -> None:
     assert world.answer("wrong").status == "succeeded"
 
 
+def test_a_reservation_of_every_core_and_watt_that_is_left() -> None:
+    """Exactly what is left of both budgets may be reserved, beside a reservation and beside what it became."""
+    for before in (after_reservation, after_load):
+        world = World()
+        first, second = demanding(cpu_cores=3, power=300), demanding("glm-1", LATER, cpu_cores=5, power=400)
+        before(world, first, second, cores=8, power=700)
+        assert world.answer("wrong").status == "succeeded"
+        kept = world.state.entities.reservations[OpId("wrong")]
+        assert (kept.cores, kept.power) == (5, 400)
+
+
+def test_a_demand_on_a_host_without_budgets() -> None:
+    """A host that says nothing of its budgets takes any demand; the plan warned of it."""
+    world = World()
+    reserve(world, demanding(cpu_cores=900, power=900_000))
+    assert world.answer("wrong").status == "succeeded"
+
+
 def test_ports_at_both_ends_of_the_range() -> None:
     """The first and the last port of the range may be reserved."""
     world = World()
     reserve(world, changed(make_plan(), 1, ports=(Port(18_999),)))
+    assert world.answer("wrong").status == "succeeded"
+
+
+def test_a_reservation_when_the_cordon_is_over() -> None:
+    """A cordon's time is over: the next reservation is taken."""
+    world = World()
+    when_cordoned(lambda each: later(each, 60.0, make_plan()), seconds=60.0)(world)
     assert world.answer("wrong").status == "succeeded"
 
 

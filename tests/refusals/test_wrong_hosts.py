@@ -20,7 +20,7 @@ from backend.engines.driver import Driver
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.llamacpp.gguf import read_header
 from backend.local.tiny_model import write_tiny_model
-from tests.planning.worlds import RELEASE, a_fleet, a_host, a_plan, a_reservation, an_engine, holding
+from tests.planning.worlds import RELEASE, a_cordon, a_fleet, a_host, a_plan, a_reservation, an_engine, holding
 from tests.refusals.rows import as_parameters, assert_refuses
 
 pytestmark = [pytest.mark.refusals, pytest.mark.engine]
@@ -91,12 +91,24 @@ def refuses_loads(host: Host) -> None:
     host.facts = msgspec.structs.replace(host.facts, refuses_loads="KillMode=control-group")
 
 
+def cordoned(host: Host) -> None:
+    host.entities = holding(cordon=a_cordon())
+
+
 def engine_gone(host: Host) -> None:
     host.facts = msgspec.structs.replace(host.facts, engines=())
 
 
 def other_release(host: Host) -> None:
     host.facts = msgspec.structs.replace(host.facts, engines=(an_engine("CPU", release="2-00c0ffe"),))
+
+
+def other_flavour(host: Host) -> None:
+    """The plan wants the very build that it saw; another one of the same release is there now."""
+    profile = msgspec.structs.replace(host.plan.profile, exact_build=True)
+    facts = tuple(msgspec.structs.replace(fact, flavour=f"{RELEASE} for cpu") for fact in host.plan.facts)
+    host.replan(profile=profile, facts=facts)
+    host.facts = msgspec.structs.replace(host.facts, engines=(an_engine("CPU", flavour="cpu vulkan"),))
 
 
 def other_device(host: Host) -> None:
@@ -161,8 +173,15 @@ ROWS = [
     WrongHost("an agent without the engine", "engine.missing", ("llamacpp", "none"), no_engine),
     WrongHost("a journal that cannot be written", "journal.unhealthy", ("disk full",), bad_journal),
     WrongHost("a host whose restart kills engines", "host.refuses", ("KillMode=control-group",), refuses_loads),
+    WrongHost("a host that was cordoned since the plan", "host.cordoned", ("cordoned by alice@ops-1",), cordoned),
     WrongHost("an engine that was removed since the plan", "engine.missing", ("host-a", "none"), engine_gone),
     WrongHost("an engine that was replaced since the plan", "release.moved", (RELEASE, "2-00c0ffe"), other_release),
+    WrongHost(
+        "an engine of the same release built otherwise, with exact_build",
+        "release.moved",
+        ("cpu vulkan", "exact_build"),
+        other_flavour,
+    ),
     WrongHost("a device of another backend", "device.missing", ("ROCm0", "CPU"), other_device),
     WrongHost("a port that another load has reserved", "port.taken", ("reserved for qwen-1 by bob",), reserved_port),
     WrongHost("an advertised address that is not the host's", "port.taken", ("203.0.113.7",), foreign_address),

@@ -12,6 +12,7 @@ from backend.planning.fleet import DAY_MS, FleetFacts
 from tests.planning.worlds import (
     GIB,
     NOW,
+    a_cordon,
     a_fleet,
     a_host,
     a_model,
@@ -97,6 +98,24 @@ HOSTS = [
         lambda: a_plan(pair("host-a", refuses_loads="its unit says OOMPolicy=stop")),
     ),
     WrongPlan(
+        "a named host that somebody cordoned",
+        "host.cordoned",
+        ("host-b", "cordoned by alice@ops-1 since 2025-11-29 10:40 UTC: fan", "ringtop uncordon host-b"),
+        lambda: a_plan(pair(entities=holding(cordon=a_cordon()))),
+    ),
+    WrongPlan(
+        "a leader's host cordoned for two hours",
+        "host.cordoned",
+        ("host-a", "until 2025-11-29 12:40 UTC", "no reason given"),
+        lambda: a_plan(pair("host-a", entities=holding(cordon=a_cordon(why="", left_ms=7_200_000)))),
+    ),
+    WrongPlan(
+        "a fleet of cordoned hosts, none of them named",
+        "hosts.none",
+        ("host-a: cordoned by alice@ops-1", "host-b: cordoned by alice@ops-1"),
+        lambda: a_plan(both(entities=holding(cordon=a_cordon())), profile={"hosts": ()}),
+    ),
+    WrongPlan(
         "a journal on a full disk",
         "journal.unhealthy",
         ("host-b", "disk full since 12:00", "can be written"),
@@ -172,6 +191,18 @@ ENGINES = [
         "release.differs",
         ("for CPU CUDA", "for CPU", "exact_build"),
         lambda: a_plan(pair(engines=(an_engine("CPU", "CUDA0"),)), profile={"exact_build": True}),
+    ),
+    WrongPlan(
+        "a build with one backend more with exact_build, whatever devices there are",
+        "release.differs",
+        ("for cpu rpc vulkan", "for cpu rpc", "exact_build"),
+        lambda: a_plan(
+            a_fleet(
+                a_host("host-a", engines=(an_engine("CPU", flavour="cpu rpc"),)),
+                a_host("host-b", engines=(an_engine("CPU", flavour="cpu rpc vulkan"),)),
+            ),
+            profile={"exact_build": True},
+        ),
     ),
     WrongPlan(
         "another processor build of one release with exact_build",

@@ -105,9 +105,16 @@ def on_tick(turn: Turn) -> None:
         if drain is None or drain.outcome:
             _clear_deadline(turn, replica)
         elif drain.at_deadline == "stop":
-            _stop_leader(turn, drain, "drain deadline over: cut what was in flight", by="drain")
+            _stop_leader(turn, drain, f"drain deadline over: {_cut_words(turn, drain)}", by="drain")
         else:
             _end(turn, drain, "given up", "drain deadline over: given up, it serves on", by="drain")
+
+
+def _cut_words(turn: Turn, drain: Drain) -> str:
+    """What the stop at a deadline does to what is in flight; nothing of an engine's own agent can be cut."""
+    if any(shard.resident is not None for shard in _shards(turn, drain.replica)):
+        return "unloaded as soon as its engine is not busy, as nothing there can be cut"
+    return "cut what was in flight"
 
 
 def on_stopped(turn: Turn, shard: Shard) -> None:

@@ -271,13 +271,14 @@ def _slot_is_free(turn: Turn, shard: Shard) -> None:
 def _device_hold(turn: Turn, shard: Shard) -> Hold:
     """Its memory, until no process of the run is left; of a GPU, until its driver says so too."""
     is_gpu = shard.device != "CPU"
+    gone = "its process group is empty" if shard.taken_over is None else "its process and what it started are gone"
     return Hold(
         node_id=shard.node_id,
         load_generation=shard.load_generation,
         kind="device",
         device=shard.device,
         memory=shard.bound.memory,
-        until="its process group is empty" + (f" and {shard.device} lists no process of it" if is_gpu else ""),
+        until=gone + (f" and {shard.device} lists no process of it" if is_gpu else ""),
         at_unix_ms=turn.now.unix_ms,
     )
 

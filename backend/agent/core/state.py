@@ -16,7 +16,7 @@ from backend.contract.entities import (
     Shard,
 )
 from backend.contract.events import Event
-from backend.contract.reports import DeviceFacts, Illness
+from backend.contract.reports import DeviceFacts, ForeignProcess, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
 from backend.engines.driver import Seen
 
@@ -29,11 +29,16 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What the host has at this moment, measured outside: devices and the ports that something listens on."""
+    """What the host has at this moment, measured outside: devices, the ports it may use, and its budgets.
+
+    ``cores`` and ``power`` (watts) are the budgets that ranks are promised of; 0 means that it has none.
+    """
 
     devices: tuple[DeviceFacts, ...]
     ports: tuple[Port, Port]
     refuses_loads: str = ""
+    cores: int = 0
+    power: int = 0
 
 
 # What goes in.
@@ -46,12 +51,16 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class CommandArrived(msgspec.Struct, frozen=True):
-    """A durable command from connection ``conn``; ``digest`` is sha256 of its payload."""
+    """A durable command from connection ``conn``; ``digest`` is sha256 of its payload.
+
+    ``foreign`` is the engine that an adoption names, as it is at this moment.
+    """
 
     conn: int
     command: Command
     digest: str
     capacity: Capacity
+    foreign: ForeignProcess | None = None
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -280,7 +289,7 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
     ``zeros`` the empty readings in a row of a draining replica; the deadlines are monotonic seconds, those of operator
-    holds by their keys, that of the keeper's lease None where none holds;
+    holds by their keys, that of the keeper's lease None where none holds, that of the cordon None where it has no end;
     ``ignored`` counts what a drive saw that no shard in its state can do; ``illnesses`` are those that the journal
     was told of.
     """
@@ -297,6 +306,7 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     reservation_deadlines: dict[OpId, float] = {}
     hold_deadlines: dict[str, float] = {}
     lease_deadline: float | None = None
+    cordon_deadline: float | None = None
     journal_failed: str = ""
     ignored: int = 0
     illnesses: tuple[Illness, ...] = ()

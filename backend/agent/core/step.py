@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core import commands, drains, health, keeping, processes, tending
+from backend.agent.core import commands, cordons, drains, health, keeping, processes, tending
 from backend.agent.core.state import (
     Adopted,
     CommandArrived,
@@ -48,6 +48,7 @@ def initial(host: HostId, agent_epoch: str, entities: Entities, now: Now) -> Cor
     turn = Turn(CoreState(host=host, agent_epoch=agent_epoch, entities=entities, reservation_deadlines=deadlines), now)
     drains.restored_deadlines(turn)
     keeping.restored_deadlines(turn)
+    cordons.restored_deadline(turn)
     return turn.state
 
 
@@ -145,6 +146,7 @@ def _resumed(turn: Turn, event: JournalResumed) -> None:
         drain_deadlines={replica: drains_known.get(replica, at) for replica, at in fresh.drain_deadlines.items()},
         hold_deadlines={key: holds_known.get(key, at) for key, at in fresh.hold_deadlines.items()},
         lease_deadline=fresh.lease_deadline,
+        cordon_deadline=fresh.cordon_deadline,
     )
 
 
@@ -161,6 +163,7 @@ def _tick(turn: Turn) -> None:
             turn.record("released", words, level="warn", replica=reservation.replica, drop_reservations=(op_id,))
     drains.on_tick(turn)
     keeping.on_tick(turn)
+    cordons.on_tick(turn)
     old = tuple(
         operation.op_id
         for operation in turn.state.entities.operations.values()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from backend.agent.core.state import Append, CoreState, Effect, Now, Send
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Change,
     Drain,
@@ -69,6 +70,8 @@ class Turn:
         operator_hold: OperatorHold | None = None,
         drop_operator_holds: tuple[str, ...] = (),
         keeper: KeeperLease | None = None,
+        cordon: Cordon | None = None,
+        drop_cordon: bool = False,
         replica: str = "",
         node_id: str = "",
     ) -> None:
@@ -91,6 +94,8 @@ class Turn:
             operator_hold=operator_hold,
             drop_operator_holds=drop_operator_holds,
             keeper=keeper,
+            cordon=cordon,
+            drop_cordon=drop_cordon,
         )
         record = JournalRecord(
             kind=kind,

@@ -36,6 +36,8 @@ def restating_records(entities: Entities, at_unix_ms: UnixMs) -> tuple[JournalRe
     ]
     if entities.keeper is not None:
         changes.append(Change(keeper=entities.keeper, restates=True))
+    if entities.cordon is not None:
+        changes.append(Change(cordon=entities.cordon, restates=True))
     counts = [f"{len(getattr(entities, table))} {table}" for table in _fields() if getattr(entities, table)]
     words = f"a new segment begins; restated: {', '.join(counts) or 'nothing is open'}"
     restated = [

@@ -1,4 +1,4 @@
-"""Stop strays and unclaimed shards that a person named: each is read again from its agent first, and proven gone."""
+"""Stop strays and unclaimed shards that somebody named: each is read again from its agent first, and proven gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDENTITIES = "identities"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a shard was when a person decided about it."""
+    """Who a shard was when it was decided about."""
 
     node_generation: int
     pid: int
@@ -48,7 +48,7 @@ async def adopt(conduct: Conduct) -> int:
     conduct.step(
         operation.subject,
         "stop",
-        f"stopping {counted(len(targets), 'shard')} that document {operation.options.get('digest', '')[:8]} names",
+        f"stopping {counted(len(targets), 'shard')} that {_source(conduct)} names",
         phase="stopping",
         unknown=len(targets),
     )
@@ -95,13 +95,19 @@ async def _stopped(conduct: Conduct, target: Target) -> tuple[int, str]:
     found = _identity(shard)
     if found != named:
         now = found.words if found is not None else f"generation {shard.node_generation} without a process"
-        return REFUSED, f"not stopped: the document names {named.words}; its agent says {now}. Make a new document"
+        return REFUSED, f"not stopped: {_source(conduct)} names {named.words}; its agent says {now}. Look again"
     outcome = await conduct.ask(target.host, _command(conduct, target), UNLOAD_SECONDS)
     if outcome.succeeded:
         return DONE, "gone"
     if outcome.result is None:
         return UNKNOWN, f"is unknown: {outcome.words}"
     return REFUSED if outcome.was_rejected else FAILED, f"not stopped: {outcome.words}"
+
+
+def _source(conduct: Conduct) -> str:
+    """Who decided: a person by a document, or the keeper by itself."""
+    digest = conduct.operation.options.get("digest", "")
+    return f"document {digest[:8]}" if digest else "the keeper's decision"
 
 
 def _identity(shard: Shard) -> Identity | None:

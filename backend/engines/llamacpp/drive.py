@@ -23,6 +23,7 @@ from backend.engines.llamacpp.placement import where, workers_of
 from backend.engines.llamacpp.rpc import Greeting, hello
 from backend.engines.llamacpp.worker import WorkerDrive
 from backend.planning.engines.llamacpp import LEADER, WORKER, leader_command, worker_command
+from backend.planning.fleet import build_of
 
 _PINNED_CPU_NEEDS = ("avx_vnni",)  # its CPU code is built for one CPU model; without the flag quantized weights end it
 _TERM, _KILL = int(signal.SIGTERM), int(signal.SIGKILL)
@@ -52,6 +53,7 @@ class LlamaCpp:
             release=found.release,
             devices=found.devices,
             cpu_needs=_PINNED_CPU_NEEDS if self._folder is None else (),
+            flavour=found.flavour,
         )
 
     async def inspect(self, path: Path) -> ModelFacts:
@@ -74,15 +76,25 @@ class LlamaCpp:
         findings = []
         if shard.device not in here.devices:
             findings.append(_device_missing(shard, here))
-        planned = next((fact.release for fact in plan.facts if fact.host == shard.host), None)
-        if planned is not None and planned != here.release:
+        planned = next((fact for fact in plan.facts if fact.host == shard.host), None)
+        if planned is not None and planned.release != here.release:
             findings.append(
                 refuse(
                     "release.moved",
                     f"{self.engine} on {shard.host}",
-                    expected=f"release {planned}, with which the plan was made",
+                    expected=f"release {planned.release}, with which the plan was made",
                     found=f"release {here.release} in {here.folder}",
                     remedy="Plan again; every rank of a ring needs the same release.",
+                )
+            )
+        elif planned is not None and planned.flavour and planned.flavour != build_of(here):
+            findings.append(
+                refuse(
+                    "release.moved",
+                    f"{self.engine} on {shard.host}",
+                    expected=f"build {planned.flavour}, with which the plan was made (exact_build)",
+                    found=f"build {build_of(here)} in {here.folder}",
+                    remedy="Plan again; with exact_build every rank of a ring needs the very same build.",
                 )
             )
         return tuple(findings)

@@ -22,6 +22,7 @@ ANSWER_SECONDS = 20.0
 """The longest that a program may take to print its version or its devices; a GPU driver may be slow to start."""
 
 T = TypeVar("T")
+_BACKEND = re.compile(r"(?:lib)?ggml-([a-z0-9_-]+)\.(?:so|dylib)")
 _MISSING_LIBRARY = re.compile(r"error while loading shared libraries: (?P<library>\S+?):")
 _LIBRARY_REMEDIES = {
     "libgomp.so.1": "Install it: `apt-get install libgomp1`.",
@@ -30,11 +31,15 @@ _LIBRARY_REMEDIES = {
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """One release of llama.cpp on this host, and the devices it sees. CPU is always one of them."""
+    """One release of llama.cpp on this host, and the devices it sees. CPU is always one of them.
+
+    ``flavour`` names the backends beside the programs; a build that has them inside says none.
+    """
 
     folder: Path
     release: str
     devices: tuple[str, ...]
+    flavour: str = ""
 
 
 def pinned_folder() -> Path:
@@ -67,7 +72,13 @@ def look(folder: Path) -> Installed:
     release = _ask(server, "--version", parse_release)
     # A worker that cannot start is found here, not at the first load.
     _ask(folder / WORKER, "--help", lambda text: text)
-    return Installed(folder, release, ("CPU", *_ask(server, "--list-devices", parse_devices)))
+    return Installed(folder, release, ("CPU", *_ask(server, "--list-devices", parse_devices)), backends(folder))
+
+
+def backends(folder: Path) -> str:
+    """The backends that a build has as libraries of their own, sorted: ``cpu rpc vulkan``; empty when it has none."""
+    found = {match[1] for entry in folder.iterdir() if (match := _BACKEND.fullmatch(entry.name)) is not None}
+    return " ".join(sorted(found - {"base"}))
 
 
 def _ask(program: Path, argument: str, read: Callable[[str], T | None]) -> T:

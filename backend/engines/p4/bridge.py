@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +68,7 @@ class Bridge:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
                 start_new_session=True,
                 cwd="/",
             )

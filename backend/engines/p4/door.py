@@ -36,8 +36,12 @@ class Answer(msgspec.Struct, frozen=True):
         return f"{self.status}, resource {self.resource_state}" + (f": {self.error}" if self.error else "")
 
 
+class NothingSent(ConnectionError):
+    """Nothing of a request left this host; the message says what was in the way."""
+
+
 class Door(Protocol):
-    """One p4 agent, as a stage's drive needs it. Silence is a TimeoutError, a broken connection another OSError."""
+    """One p4 agent, as a stage's drive needs it. Silence is a TimeoutError, what did not leave is NothingSent."""
 
     async def inspect(self) -> Snapshot:
         """One INSPECT. Raises OSError."""

@@ -23,12 +23,12 @@ from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.link import P4Link
 from backend.engines.p4.loaded import read_census
 from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
-from backend.engines.p4.outlook import Outlook
+from backend.engines.p4.outlook import Look, Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
 from backend.engines.p4.seen import devices_of
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
-from backend.engines.p4.stage import P4Pace, Places, Stage, StageOver, key_of, ring_endpoint, unload_once
+from backend.engines.p4.stage import P4Pace, Places, Site, Stage, StageOver, key_of, ring_endpoint, unload_once
 from backend.engines.p4.surroundings import Lookout
 from backend.engines.p4.tending import P4Tender
 from backend.planning.engines.p4_commands import load_body
@@ -63,13 +63,28 @@ class P4:
         self._door: Door = door or P4Link(place, state, self._lookout)
         self._pace = pace or P4Pace()
         self._wall_ms = wall_ms
-        self._outlook = Outlook(self._door.inspect, self._pace.inspect, self._pace.soon)
+        self._outlook = Outlook(self._door.inspect, self._every, self._pace.soon)
         self._places = Places()
+        self._site = Site(
+            door=self._door,
+            outlook=self._outlook,
+            places=self._places,
+            pace=self._pace,
+            wall_ms=wall_ms,
+            place=place,
+            journal=self._journal,
+            bridge=Bridge(place.bridge),
+        )
         self._ours: set[tuple[str, int]] = set()
         self._rings: dict[str, RecordedLoad] = {}
         self.tender: Tender = P4Tender(place, self._lookout, self._nodes_now, self._door.leave)
 
     # What is there
+
+    def _every(self) -> float:
+        """The pause between two looks: nothing of ours is under way most of the time, and a look costs a probe."""
+        is_busy = self._places.asked or self._places.unloading or self._places.moving
+        return self._pace.inspect if is_busy else self._pace.rest
 
     async def facts(self) -> EngineFacts:
         """Its agent's address, devices and nodes. Raises EngineMissing while it does not answer."""
@@ -115,7 +130,9 @@ class P4:
     async def _look(self, within: float | None = None) -> Snapshot:
         """A look that is not older than ``within`` seconds. Raises EngineMissing with what stands in its way."""
         last = self._outlook.last
-        if last is not None and time.monotonic() - last.asked < (self._pace.inspect if within is None else within):
+        if within is None:
+            within = min(self._every(), self._pace.watched)
+        if last is not None and time.monotonic() - last.asked < within:
             return last.snapshot
         try:
             async with asyncio.timeout(FACTS_SECONDS):
@@ -177,20 +194,8 @@ class P4:
         self._ours.add(key_of(run.shard))
         if run.shard.rank == 0:
             self._rings[ring_endpoint(run)] = self._ring(run)
-        stage = Stage(
-            self._door,
-            self._outlook,
-            self._places,
-            run,
-            see,
-            self._pace,
-            self._wall_ms,
-            self._place,
-            self._journal,
-            Bridge(self._place.bridge),
-        )
         with contextlib.suppress(StageOver):  # it was told why; the agent unloads it
-            await stage.follow()
+            await Stage(self._site, run, see).follow()
         await asyncio.get_running_loop().create_future()
 
     def _ring(self, run: Run) -> RecordedLoad:
@@ -207,31 +212,38 @@ class P4:
     async def until_gone(self, run: Run) -> str:
         """Wait until INSPECT shows no such node, twice, while nothing of ours is under way that could explain it."""
         key = key_of(run.shard)
-        missing = 0
-        while True:
-            look = await self._outlook.next()
+        missing, was_there = 0, False
+        while (look := await self._next(key)) is not None:
             node = look.snapshot.node(key[0])
             is_there = node is not None and node.generation == key[1]
             if is_there or key in self._places.asked or key in self._places.unloading:
-                missing = 0
+                missing, was_there = 0, was_there or is_there
                 continue
             missing += 1
             if key in self._places.unloaded:
-                self._places.unloaded.discard(key)
-                return f"{self._place.advertise} unloaded it"
+                return f"{self._place.advertise} {self._places.unloaded.pop(key)}"
             if missing > 1:
-                instead = f"; it has generation {node.generation} of that name" if node is not None else ""
-                return (
-                    f"{self._place.advertise} has no such node any more{instead}: its p4 agent was started again, "
-                    "or somebody else unloaded it"
-                )
+                return f"{self._place.advertise} {_lost_words(node, was_there=was_there)}"
             self._outlook.hurry()
+        return f"{self._place.advertise} was never asked for it"
+
+    async def _next(self, key: tuple[str, int]) -> Look | None:
+        """The next look; None for a load that never left, which a silent agent must not keep open."""
+        look = asyncio.ensure_future(self._outlook.next())
+        try:
+            while not look.done():
+                await asyncio.wait({look}, timeout=self._pace.notice)
+                if key in self._places.unsent:
+                    return None
+            return look.result()
+        finally:
+            look.cancel()
 
     async def unload(self, run: Run, refused: Callable[[str], None]) -> None:
         """Ask for the unload until nothing is there; each new reason against it is told once."""
         pause, told = self._pace.unload_again, ""
-        while True:
-            answer = await unload_once(self._door, self._places, self._outlook, key_of(run.shard), self._pace)
+        while key_of(run.shard) not in self._places.unsent:
+            answer = await unload_once(self._site, key_of(run.shard))
             if isinstance(answer, str):
                 words = f"its unload was not answered ({answer}); asked again"
             elif answer.is_absent or "generation is stale" in answer.error:
@@ -264,3 +276,12 @@ class P4:
 def _model_here(path: str, roots: Sequence[str]) -> str:
     """Where the model lies on this host; whether it may be read is checked elsewhere."""
     return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)
+
+
+def _lost_words(node: NodeSeen | None, *, was_there: bool) -> str:
+    """How a node went that nobody here unloaded."""
+    instead = f"; it has generation {node.generation} of that name" if node is not None else ""
+    if was_there:
+        return f"has no such node any more{instead}: its p4 agent was started again, or somebody else unloaded it"
+    why = "its LOAD did not arrive or ended without a stage, or its p4 agent was started again"
+    return f"has no such node{instead}: {why}"

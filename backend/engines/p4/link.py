@@ -22,7 +22,7 @@ from backend.contract.p4.lifecycle import NodeLoad, NodeResult, NodeUnload
 from backend.contract.plans import Plan, PlannedShard
 from backend.engines.driver import Completion
 from backend.engines.p4.client import P4Client
-from backend.engines.p4.door import Answer
+from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.outcomes import NotSent, Refused, Unknown
 from backend.engines.p4.payloads import json_payload, write_json
 from backend.engines.p4.place import P4Place
@@ -172,7 +172,7 @@ class P4Link:
             await submitter.close()
 
     async def _dialled(self) -> P4Client:
-        """The client; its slots are counted for the p4 agent's present life. Raises ConnectionError."""
+        """The client; its slots are counted for the p4 agent's present life. Raises NothingSent."""
         around = await self._lookout.seen()
         life = around.life or None  # not to be seen: the count on disk goes on
         try:
@@ -182,7 +182,7 @@ class P4Link:
             elif around.life and self._slots.life != around.life:
                 await asyncio.to_thread(self._slots.begin_life, around.life)
         except SlotsUnreadable as error:
-            raise ConnectionError(str(error)) from error
+            raise NothingSent(str(error)) from error
         if self._client is None:
             self._client = P4Client(host_and_port(self._place.agent), self._place.advertise, self._slots)
         return self._client
@@ -204,7 +204,7 @@ def _body(result: NodeResult) -> dict[str, Any]:
 def _heard(answer: Any) -> Any:
     """An answer, or the OSError that stands for none."""
     if isinstance(answer, NotSent):
-        raise ConnectionError(answer.words)
+        raise NothingSent(answer.words)
     if isinstance(answer, Refused):
         raise ConnectionRefusedError(answer.words)
     if isinstance(answer, Unknown):

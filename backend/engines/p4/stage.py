@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.entities import Canary, Shard
-from backend.contract.findings import Finding, refuse
+from backend.contract.findings import Finding
 from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
@@ -18,12 +18,13 @@ from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge, Word
-from backend.engines.p4.door import Answer, Door
+from backend.engines.p4.door import Answer, Door, NothingSent
 from backend.engines.p4.journal import JournalSeen
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.outlook import Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import record_of, ring_of
+from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.snapshot import NodeSeen
 from backend.planning.engines.p4 import HEAD
@@ -37,11 +38,17 @@ _CENSUS = "census of UNLOAD"
 
 
 class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals and deadlines in seconds. ``inspect`` is the pace of looks; a changed agent is looked at ``soon``."""
+    """Intervals and deadlines, all in seconds.
+
+    Looks come at the pace of ``inspect`` while something is under way, of ``watched`` while nothing is and a console
+    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``.
+    """
 
     inspect: float = 2.0
+    watched: float = 5.0
+    rest: float = 10.0
     soon: float = 0.2
-    silence: float = 10.0
+    notice: float = 0.5
     slack: float = 30.0
     session: float = 20.0
     canary: float = 30.0
@@ -56,7 +63,24 @@ class Places:
     def __init__(self) -> None:
         self.asked: set[tuple[str, int]] = set()
         self.unloading: set[tuple[str, int]] = set()
-        self.unloaded: set[tuple[str, int]] = set()
+        self.unloaded: dict[tuple[str, int], str] = {}
+        self.moving: set[tuple[str, int]] = set()
+        """Stages that are not at rest: they load, or drain."""
+        self.unsent: set[tuple[str, int]] = set()
+        """Loads that never left this host: nothing has to prove that nothing is there."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """One p4 agent, as all of its stages share it. ``journal`` looks at its journal's folder now."""
+
+    door: Door
+    outlook: Outlook
+    places: Places
+    pace: P4Pace
+    wall_ms: Callable[[], int]
+    place: P4Place
+    journal: Callable[[], Awaitable[JournalSeen]]
+    bridge: Bridge
 
 
 class StageOver(Exception):
@@ -66,29 +90,12 @@ class StageOver(Exception):
 class Stage:
     """One stage of one load."""
 
-    def __init__(
-        self,
-        door: Door,
-        outlook: Outlook,
-        places: Places,
-        run: Run,
-        see: Callable[[Seen], None],
-        pace: P4Pace,
-        wall_ms: Callable[[], int],
-        place: P4Place,
-        journal: Callable[[], Awaitable[JournalSeen]],
-        bridge: Bridge,
-    ) -> None:
-        self._door = door
-        self._outlook = outlook
-        self._places = places
+    def __init__(self, site: Site, run: Run, see: Callable[[Seen], None]) -> None:
+        self._site = site
+        self._door, self._outlook, self._places = site.door, site.outlook, site.places
+        self._pace, self._wall_ms, self._bridge = site.pace, site.wall_ms, site.bridge
         self._run = run
         self._see = see
-        self._pace = pace
-        self._wall_ms = wall_ms
-        self._place = place
-        self._journal = journal
-        self._bridge = bridge
         self._is_closed = False
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._told: Measurement | None = None
@@ -101,6 +108,13 @@ class Stage:
 
     async def follow(self) -> None:
         """Runs until cancelled. Raises StageOver when its start must end, and that was said."""
+        self._places.moving.add(self.key)
+        try:
+            await self._follow()
+        finally:
+            self._places.moving.discard(self.key)
+
+    async def _follow(self) -> None:
         shard = self._run.shard
         is_up = shard.state in (ShardState.READY.value, ShardState.DRAINING.value)
         if not self._run.adopted:
@@ -120,7 +134,7 @@ class Stage:
         """Ask for it and hear the answer out. Silence is unknown: then INSPECT is asked what became of it."""
         run = self._run
         planned = self._planned()
-        body = load_body(run.plan, planned, binary=self._place.binary, model=str(run.model))
+        body = load_body(run.plan, planned, binary=self._site.place.binary, model=str(run.model))
         assert run.shard.resident is not None
         self._enter(ShardState.CONNECTING, f"asks {run.shard.resident.address} for it, stage at {body['endpoint']}")
         limit = run.plan.phase_seconds("connecting") + run.plan.phase_seconds("loading")
@@ -128,6 +142,11 @@ class Stage:
         try:
             answer = await self._heard(
                 asyncio.ensure_future(self._door.load(planned, run.plan, body, limit + self._pace.slack))
+            )
+        except NothingSent as error:
+            self._places.unsent.add(self.key)
+            self._refuse(
+                load_refused(self._subject, Answer("rejected", "absent", f"nothing, as it was not asked: {error}"))
             )
         except OSError as error:
             answer = None
@@ -165,16 +184,16 @@ class Stage:
         """LOADED, field by field. Raises StageOver."""
         planned = self._planned()
         if not answer.is_loaded:
-            self._refuse(_refused(self._subject, answer))
+            self._refuse(load_refused(self._subject, answer))
         finding = judge_loaded(self._run.plan, planned, answer.body)
         if finding is not None:
             self._refuse(finding)
         result, release = result_of(answer.body), release_of(answer.body)
         assert result is not None  # it was compared
         said = release.exact if self._run.plan.profile.exact_build else release.words
-        wanted = self._place.release
+        wanted = self._site.place.release
         if wanted and wanted not in release.words:
-            self._refuse(_other_release(self._subject, wanted, release.words))
+            self._refuse(other_release(self._subject, wanted, release.words))
         words = f"LOADED is as planned, its result bound {result} B is the derived one; release {said}"
         self._see(Confirmed(said, result, words))
 
@@ -188,7 +207,9 @@ class Stage:
             if node.lifecycle_state == "loaded":
                 return
             if node.lifecycle_state == "failed":
-                self._refuse(_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node_words(node)}")))
+                self._refuse(
+                    load_refused(self._subject, Answer("failed", "unknown", f"INSPECT says {node_words(node)}"))
+                )
 
     # The ring
 
@@ -208,16 +229,16 @@ class Stage:
                 self._enter(ShardState.WARMING, f"no session on rank {ranks} yet; asked again")
         if silent:
             named = [shard for shard in plan.shards if shard.rank in silent]
-            self._refuse(_sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
-        before = await self._journal()
+            self._refuse(sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
+        before = await self._site.journal()
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         try:
             done = await self._door.complete(ring, session, CANARY_PROMPT, CANARY_TOKENS, self._pace.canary)
         except OSError as error:
             words = str(error) or f"nothing for {self._pace.canary:g} s"
-            self._refuse(_unanswered(self._subject, words))
+            self._refuse(unanswered(self._subject, words))
         words = f"canary answered in {time.monotonic() - began:.3f} s"
-        after = await self._journal()
+        after = await self._site.journal()
         if after.files is not None and before.files is not None:
             words += f"; {done.tokens} tokens grew this host's p4 journal by {after.files - before.files} files"
         canary = Canary(True, done.seconds, at, words)
@@ -229,21 +250,36 @@ class Stage:
 
     async def _watch(self) -> None:
         """Show what INSPECT says, and unload a head that drains once it is not busy."""
+        is_head = self._run.shard.role == HEAD
         pause = self._pace.unload_again
         while True:
-            look = await self._outlook.next()
-            node = look.snapshot.node(self.key[0])
-            if node is not None and node.generation == self.key[1]:
+            node = await self._next_seen()
+            if node is not None:
                 self._show(node)
-            if self._run.shard.role == HEAD and self._bridge.is_gate:
+            if is_head and self._bridge.is_gate:
                 await self._gate()
-            if self._run.shard.role == HEAD and self._run.is_draining():
-                if await self._try_unload():
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self._pace.unload_slowest)
-            else:
+            if not (is_head and self._run.is_draining()):
                 pause = self._pace.unload_again
+                continue
+            if await self._try_unload():
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._pace.unload_slowest)
+
+    async def _next_seen(self) -> NodeSeen | None:
+        """The node at the next look; None when there is none of it, or when a drain began or ended meanwhile."""
+        was_draining = self._run.is_draining()
+        (self._places.moving.add if was_draining else self._places.moving.discard)(self.key)
+        look = asyncio.ensure_future(self._outlook.next())
+        try:
+            while not look.done():
+                await asyncio.wait({look}, timeout=self._pace.notice)
+                if self._run.is_draining() != was_draining:
+                    return None
+        finally:
+            look.cancel()
+        node = look.result().snapshot.node(self.key[0])
+        return node if node is not None and node.generation == self.key[1] else None
 
     async def _gate(self) -> None:
         """Admission follows the drain: closed while it runs, open again when it was given up."""
@@ -256,7 +292,7 @@ class Stage:
 
     async def _try_unload(self) -> bool:
         """Ask once. p4 unloads what is not busy, and says what is open of what is: there is no other count of it."""
-        answer = await unload_once(self._door, self._places, self._outlook, self.key, self._pace)
+        answer = await unload_once(self._site, self.key)
         if isinstance(answer, str):
             self._measure(words=f"its unload was not answered: {answer}")
             return False
@@ -276,6 +312,10 @@ class Stage:
             said.append(f"p4's text: {node.state}")
         if node.lifecycle_state != "loaded":
             said.append(f"p4 says {node.lifecycle_state}")
+        if node.load_generation not in (None, self.key[1]):
+            said.append(
+                f"its load generation is {node.load_generation}, its node's {self.key[1]}: it stops at a release"
+            )
         if not self._run.is_draining():
             self._measure(words="; ".join(said))
         if node.is_stopped and not self._is_dead:
@@ -318,18 +358,18 @@ def key_of(shard: Shard) -> tuple[str, int]:
     return shard.resident.name, int(shard.resident.generation)
 
 
-async def unload_once(door: Door, places: Places, outlook: Outlook, key: tuple[str, int], pace: P4Pace) -> Answer | str:
+async def unload_once(site: Site, key: tuple[str, int]) -> Answer | str:
     """One UNLOAD: its answer, or in words why there is none. While it is open nobody takes the node for lost."""
-    places.unloading.add(key)
+    site.places.unloading.add(key)
     try:
-        answer = await door.unload(*key, pace.unload)
+        answer = await site.door.unload(*key, site.pace.unload)
     except OSError as error:
         return str(error) or type(error).__name__
     finally:
-        places.unloading.discard(key)
-        outlook.hurry()
+        site.places.unloading.discard(key)
+        site.outlook.hurry()
     if answer.is_absent:
-        places.unloaded.add(key)
+        site.places.unloaded[key] = "unloaded it" if answer.status == "succeeded" else "has no such node"
     return answer
 
 
@@ -338,53 +378,3 @@ def ring_endpoint(run: Run) -> str:
     name, generation = key_of(run.shard)
     address = run.shard.resident.address if run.shard.resident is not None else ""
     return f"{address}/{name}@{generation}"
-
-
-_REMEDIES = (
-    ("journal is required", "Start the p4 agent with P4_EVENT_OUTBOUND_JOURNAL_DIR set to a folder of its own."),
-    ("already exists", "Somebody else loaded a node of this name. Unload that one, or load another replica."),
-    ("physical result mismatch", "Give READY's numbers as the model's geometry in the catalog, and plan again."),
-    ("resource profile", "Lower n_batch or n_ubatch, or raise store in the profile, and plan again."),
-    ("HELLO omits", "The stage binary is older than its agent. Put one release of both on every host."),
-    ("capacity exhausted", "The p4 agent's journal is full. Have it moved aside, and start the agent clean."),
-)
-
-
-def _refused(subject: str, answer: Answer) -> Finding:
-    remedy = next((words for sign, words in _REMEDIES if sign in answer.error), "")
-    remedy = remedy or "Read the p4 agent's own log; it keeps a stage's with P4_STAGED_LLAMA_INHERIT_STDERR set."
-    return refuse("load.refused", subject, expected="LOADED", found=f"p4 said {answer.words}", remedy=remedy)
-
-
-def _other_release(subject: str, wanted: str, found: str) -> Finding:
-    return refuse(
-        "release.differs",
-        subject,
-        expected=f"{wanted}, from release of [engines.p4] in agent.toml",
-        found=f"{found} in LOADED",
-        remedy="The stage binary is not what agent.toml says. Install one release of agent and stage on every host.",
-    )
-
-
-def _sessionless(subject: str, silent: list[PlannedShard], addresses: list[str], limit: float) -> Finding:
-    named = ", ".join(
-        f"rank {shard.rank} on {shard.host} at {address}" for shard, address in zip(silent, addresses, strict=True)
-    )
-    return refuse(
-        "session.silent",
-        subject,
-        expected=f"a session on every stage within {limit:g} s",
-        found=f"nothing from {named}",
-        remedy="p4 says nothing when an address leads nowhere. Check that its agent advertises this address and that "
-        "the head's agent reaches it.",
-    )
-
-
-def _unanswered(subject: str, words: str) -> Finding:
-    return refuse(
-        "canary.failed",
-        subject,
-        expected="a canary that crosses every stage and is released",
-        found=words,
-        remedy="The stages are loaded and do not serve together. Read the logs of the p4 agents of this ring.",
-    )

@@ -24,6 +24,7 @@ from backend.planning.engines.p4_bounds import (
     largest_result,
 )
 from backend.planning.engines.p4_options import is_speculative, option_value, store_bytes
+from backend.planning.engines.p4_reported import Cut
 from backend.planning.engines.rules import Seat, beyond_training
 
 HEAD, STAGE, TAIL = "head", "stage", "tail"
@@ -258,6 +259,16 @@ def result_shape(profile: Profile, model: ModelFacts, *, is_tail: bool) -> Resul
         payload_bytes=0 if is_tail else row * profile.n_ubatch,
         speculative=is_speculative(profile),
     )
+
+
+def cut_as_geometry(model: ModelFacts, cut: Cut) -> ModelFacts:
+    """The model with a cut that was reported in the place of one that is assumed."""
+    return msgspec.structs.replace(model, cut_tensors=cut.tensors, cut_row_bytes=cut.row_bytes)
+
+
+def stage_result(profile: Profile, model: ModelFacts) -> int:
+    """The largest result in bytes of a stage that hands on; 0 where it has no bound."""
+    return _result(profile, model, is_tail=False).value
 
 
 def pairs_that_fit(profile: Profile, model: ModelFacts) -> tuple[FittingPair, ...]:

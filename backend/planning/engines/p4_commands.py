@@ -34,17 +34,18 @@ def stage_plan(plan: Plan, shard: PlannedShard, model: str) -> str:
 def load_body(plan: Plan, shard: PlannedShard, *, binary: str, model: str) -> dict[str, Any]:
     """The adapter's own LOAD of one stage, closed: every field that it takes and no other.
 
-    ``binary`` and ``model`` come from the agent's configuration. Raises ValueError for a shard without an address.
+    ``binary`` and ``model`` come from the agent's configuration. The stage listens on loopback: only its own p4 agent
+    speaks to it, and it asks nobody for a name. Raises ValueError for a shard without a port.
     """
-    if not shard.ports or not shard.advertise:
-        raise ValueError(f"{shard.node_id} on {shard.host} has no address: {shard.advertise!r}, ports {shard.ports}")
+    if not shard.ports:
+        raise ValueError(f"{shard.node_id} on {shard.host} has no port for its stage. Plan again.")
     profile = plan.profile
     passive = option_value(profile, "wait_policy") == "passive"
     seconds = plan.phase_seconds("connecting") + plan.phase_seconds("loading")
     return {
         "load_generation": int(plan.load_generation),
         "binary": binary,
-        "endpoint": f"{shard.advertise}:{shard.ports[0]}",
+        "endpoint": f"127.0.0.1:{shard.ports[0]}",
         "plan": stage_plan(plan, shard, model),
         "args": [],
         "environment": [["OMP_WAIT_POLICY", "PASSIVE"]] if passive else [],

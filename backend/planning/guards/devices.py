@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
+from backend.contract.words import HostId, NodeId
 from backend.planning.fleet import FleetFacts, device_of, device_users, engine_of, is_shared
 from backend.planning.guards.situation import Situation
 from backend.planning.inventory import matching_devices
@@ -65,13 +66,19 @@ def unmeasured(situation: Situation) -> Iterator[Finding]:
 
 
 def taken(situation: Situation) -> Iterator[Finding]:
-    """A GPU that somebody has: it is taken whole unless the profile shares it."""
+    """A GPU that somebody has, another rank of this plan included: it is taken whole unless the profile shares it."""
     if situation.plan.profile.share_device:
         return
+    given: dict[tuple[HostId, str], NodeId] = {}
     for shard, report in situation.seated:
         users = device_users(report)
         for name in shard.all_devices if situation.takes_device(shard) else ():
-            if not is_shared(name) and name in users:
+            if is_shared(name):
+                continue
+            other = given.setdefault((shard.host, name), shard.node_id)
+            if other != shard.node_id:
+                users.setdefault(name, f"planned for {other} too: no other one is left there")
+            if name in users:
                 yield refuse(
                     "device.taken",
                     f"{shard.node_id} on {shard.host}",

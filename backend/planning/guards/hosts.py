@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from backend.contract.cordons import cordon_remedy
 from backend.contract.findings import Finding, refuse, warn
-from backend.contract.reports import EngineFacts
-from backend.planning.fleet import HOST_MEMORY, committed_budget, engine_of, engine_trouble
+from backend.contract.reports import HostReport
+from backend.planning.fleet import HOST_MEMORY, build_of, committed_budget, engine_of, engine_trouble
 from backend.planning.guards.situation import Situation
 
 
@@ -65,6 +66,28 @@ def refuses(situation: Situation) -> Iterator[Finding]:
                 found=report.facts.refuses_loads,
                 remedy="Change what it names on the host and restart its agent, or name another host.",
             )
+
+
+def cordoned(situation: Situation) -> Iterator[Finding]:
+    """A host that somebody keeps new shards away from, although somebody named it."""
+    for report in situation.reports:
+        yield from host_cordoned(report)
+
+
+def host_cordoned(report: HostReport) -> list[Finding]:
+    """What speaks against new shards on one host, where a person said so."""
+    cordon = report.entities.cordon
+    if cordon is None:
+        return []
+    return [
+        refuse(
+            "host.cordoned",
+            report.host,
+            expected="a host that takes new shards",
+            found=cordon.words,
+            remedy=cordon_remedy(report.host),
+        )
+    ]
 
 
 def journal(situation: Situation) -> Iterator[Finding]:
@@ -132,12 +155,20 @@ def fabric(situation: Situation) -> Iterator[Finding]:
 
 
 def budgets(situation: Situation) -> Iterator[Finding]:
-    """CPU cores and power of a host against what its ranks are said to take."""
+    """CPU cores and power of a host against what its ranks are said to take, and hosts that have no such budget."""
     profile = situation.plan.profile
     for report in situation.reports:
         count = sum(situation.takes_device(shard) for shard in situation.shards_on(report.host))
         used_cores, used_power = committed_budget(report)
         cores, power = report.facts.cores or report.facts.cpu_count, report.facts.power_w
+        if profile.power and count and not power:
+            yield warn(
+                "host.unbudgeted",
+                report.host,
+                expected=f"a budget of {profile.power * count} W or more, for {count} ranks of power = {profile.power}",
+                found="no power_w in its agent.toml, so that nothing limits what is promised there",
+                remedy="Set power_w to what its circuit may give, or take power out of the profile.",
+            )
         for id, need, has, used, unit in (
             ("host.cores", profile.cpu_cores * count, cores, used_cores, "CPU cores"),
             ("host.power", profile.power * count, power, used_power, "W"),
@@ -160,7 +191,7 @@ def release(situation: Situation) -> Iterator[Finding]:
         if (facts := engine_of(report, situation.plan.engine)) is not None
     }
     exact = situation.plan.profile.exact_build
-    said = {host: _build(facts) if exact else facts.release for host, facts in installed.items()}
+    said = {host: build_of(facts) if exact else facts.release for host, facts in installed.items()}
     if len(set(said.values())) > 1:
         first, *others = said
         for host in others:
@@ -172,13 +203,6 @@ def release(situation: Situation) -> Iterator[Finding]:
                     found=f"{said[host] or 'no release'} on {host}",
                     remedy=f"Install one release of {situation.plan.engine} on every host of the ring.",
                 )
-
-
-def _build(facts: EngineFacts) -> str:
-    """Release and flavour: the families of devices it was built for and the processor features it needs."""
-    families = sorted({name.rstrip("0123456789") for name in facts.devices})
-    needs = f", needs {' '.join(sorted(facts.cpu_needs))}" if facts.cpu_needs else ""
-    return f"{facts.release} for {' '.join(families)}{needs}"
 
 
 def cpu(situation: Situation) -> Iterator[Finding]:

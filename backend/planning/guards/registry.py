@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.planning.guards import addresses, devices, hosts, numbers, replicas, residents, serving, shape, sizes
+from backend.planning.guards.adopting import ADOPTING
 from backend.planning.guards.later import LATER
 from backend.planning.guards.situation import Guard
 from backend.planning.guards.table import (
@@ -35,6 +36,13 @@ _HOSTS = (
         hosts.refuses,
     ),
     refusing(
+        "host.cordoned",
+        "new shards on a host that somebody keeps empty",
+        "Load elsewhere, or take it back: ringtop uncordon HOST.",
+        "the cordon at the host's agent",
+        hosts.cordoned,
+    ),
+    refusing(
         "host.pool", "a load on a host that is kept for others", "Name another host.", "pool in agent.toml", hosts.pool
     ),
     refusing("host.fabric", "a ring over the slow network", "Name another host.", "fabric in agent.toml", hosts.fabric),
@@ -57,6 +65,13 @@ _HOSTS = (
         "a circuit that trips",
         "Unload something, or lower power.",
         "load records against power_w in agent.toml",
+        hosts.budgets,
+    ),
+    warning(
+        "host.unbudgeted",
+        "watts promised to a host that nobody counts",
+        "Set power_w in its agent.toml.",
+        "power of the profile against agent.toml",
         hosts.budgets,
     ),
     refusing(
@@ -280,6 +295,14 @@ _MODEL = (
         sizes.model_known,
         drift=BOUND,
     ),
+    warning(
+        "bound.reported",
+        "a guess where an earlier READY said the number",
+        "Put the numbers offered into the model's geometry.",
+        "load records and ledger: what a READY reported, also of a load that failed",
+        sizes.reported,
+        drift=BOUND,
+    ),
     refusing(
         "bound.overflow",
         "a result bound beyond 2^64-1",
@@ -378,6 +401,20 @@ _RESIDENTS = (
 _OTHERS = (
     warning("replica.loading", "one replica loaded twice", "Look at the other load.", "reservations", replicas.twice),
     warning(
+        "replica.held",
+        "a load of what a person holds down",
+        "Ask who holds it, or release it: ringtop resume NAME.",
+        "what people decided, as the agents keep it",
+        replicas.held,
+    ),
+    warning(
+        "host.draining",
+        "new shards on a host that somebody is emptying",
+        "Ask whether the host is wanted empty.",
+        "the drains at the plan's hosts",
+        replicas.draining,
+    ),
+    warning(
         "protocol.skew", "words that one side drops", "Bring both to one release.", "agent versions", replicas.skew
     ),
     warning("catalog.stale", "a plan from an old catalog", "Correct the file.", "catalog.toml", replicas.stale_catalog),
@@ -410,6 +447,7 @@ _OTHERS = (
 
 GUARDS: tuple[Guard, ...] = (
     *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_RESIDENTS, *_OTHERS, *LATER),
+    *ADOPTING,
 )
 BY_ID = {guard.id: guard for guard in GUARDS}
 CHECKS: tuple[Check, ...] = tuple(dict.fromkeys(guard.check for guard in GUARDS if guard.check is not None))

@@ -48,6 +48,40 @@ def replica_known(plan: Plan, fleet: FleetFacts) -> Iterator[Finding]:
             )
 
 
+def held(situation: Situation) -> Iterator[Finding]:
+    """A person decided that this replica or model is left alone; told once, whoever else keeps the same words."""
+    plan = situation.plan
+    seen: set[tuple[str, str]] = set()
+    for report in situation.fleet.reports:
+        for hold in report.entities.operator_holds.values():
+            subject = plan.replica if hold.scope == "replica" else plan.model
+            if hold.subject != subject or (hold.scope, hold.subject) in seen:
+                continue
+            seen.add((hold.scope, hold.subject))
+            why = f": {hold.why}" if hold.why else ", no reason given"
+            yield warn(
+                "replica.held",
+                hold.subject,
+                expected=f"a {hold.scope} that nobody holds",
+                found=f"{hold.kind} by {hold.by}, as {report.host} keeps it{why}",
+                remedy=f"Ask {hold.by}, or release it first: ringtop resume {hold.subject}.",
+            )
+
+
+def draining(situation: Situation) -> Iterator[Finding]:
+    """A host of the plan that somebody is emptying, one replica at a time."""
+    for report in situation.reports:
+        for drain in report.entities.drains.values():
+            if not drain.outcome:
+                yield warn(
+                    "host.draining",
+                    report.host,
+                    expected="a host that nobody empties",
+                    found=f"{drain.replica} drains there, by {drain.by}{f': {drain.why}' if drain.why else ''}",
+                    remedy=f"Ask {drain.by} whether the host is wanted empty, or name another host.",
+                )
+
+
 def skew(situation: Situation) -> Iterator[Finding]:
     """Agents, and this program, of different releases: what one sends the other may not know."""
     versions = {report.host: report.facts.agent_version for report in situation.reports}

@@ -11,6 +11,7 @@ from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId
+from backend.planning.engines.p4_reported import HeardCut
 from backend.planning.engines.rules import EngineRules, Seat
 from backend.planning.fleet import FleetFacts, machine_of
 
@@ -18,7 +19,8 @@ from backend.planning.fleet import FleetFacts, machine_of
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """A plan without findings, beside the facts that it was made from. ``named`` are the hosts somebody asked for.
 
-    ``version`` is that of the program that plans, or empty; ``catalog_stale`` why its catalog is not the file's.
+    ``version`` is that of the program that plans, or empty; ``catalog_stale`` why its catalog is not the file's;
+    ``reported`` what loads of p4 said of their models' cuts.
     """
 
     plan: Plan
@@ -31,6 +33,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     now_unix_ms: int
     version: str = ""
     catalog_stale: str = ""
+    reported: tuple[HeardCut, ...] = ()
 
     @property
     def reports(self) -> tuple[HostReport, ...]:

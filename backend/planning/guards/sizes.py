@@ -9,10 +9,13 @@ import msgspec
 from backend.contract.findings import Finding, has_refusal, refuse, warn
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId
-from backend.planning.engines.p4 import P4, pairs_that_fit
+from backend.planning.engines.p4 import P4, cut_as_geometry, is_verified, pairs_that_fit, stage_result
+from backend.planning.engines.p4_reported import agreed, cuts_for
 from backend.planning.fleet import HOST_MEMORY, available_memory, machine_memory, machine_of
 from backend.planning.guards.situation import Situation
 from backend.planning.inventory import matching_devices
+
+_SOURCES = 3  # reports, and cuts, that a finding names
 
 
 def shape(situation: Situation) -> Iterator[Finding]:
@@ -76,6 +79,37 @@ def model_known(situation: Situation) -> Iterator[Finding]:
     """What the engine's rules know of this model."""
     if situation.model is not None:
         yield from situation.rules.check_model(situation.plan.profile, situation.model)
+
+
+def reported(situation: Situation) -> Iterator[Finding]:
+    """A cut that nobody verified, and of which an earlier load's READY said what it takes: offered, not taken."""
+    model = situation.model
+    if model is None or not isinstance(situation.rules, P4) or is_verified(model):
+        return
+    heard = cuts_for(situation.reported, model.architecture, model.n_embd, model.header_digest)
+    if not heard:
+        return
+    cuts, sources = agreed(heard), "; ".join(each.source for each in heard[:_SOURCES])
+    if not cuts:
+        yield warn(
+            "bound.reported",
+            model.path,
+            expected="reports that agree on one cut",
+            found=f"{len(heard)} that contradict each other: {sources}",
+            remedy="They were of other builds or other files. Load once more and read its READY.",
+        )
+        return
+    offered, *others = (f"cut_tensors = {cut.tensors}, cut_row_bytes = {cut.row_bytes}" for cut in cuts)
+    also = f" As well possible: {' or '.join(others[:_SOURCES])}; a load of another n_ubatch decides." if others else ""
+    bound = stage_result(situation.plan.profile, cut_as_geometry(model, cuts[0]))
+    yield warn(
+        "bound.reported",
+        model.path,
+        expected=f"{offered}, from {sources}",
+        found="neither in the catalog",
+        remedy=f"Put them under [models.{situation.plan.model}.geometry] and plan again: the largest result of a stage "
+        f"is then {bound} bytes.{also}",
+    )
 
 
 def result(situation: Situation) -> Iterator[Finding]:

@@ -6,12 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from backend.agent.core.state import Adopted, Spawn, SpawnFailed, StopEngine
-from backend.contract.entities import ProcessIdentity, fold
+from backend.agent.core.state import Adopted, Spawn, Spawned, SpawnFailed, StopEngine, Stuck
+from backend.contract.commands import CordonHost, UncordonHost
+from backend.contract.entities import ProcessIdentity, Resident, fold
 from backend.contract.plans import Plan
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import PeerLost, PhaseSeen
+from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId
+from backend.engines.driver import Confirmed, PeerLost, PhaseSeen, Published, Unloaded
 from tests.agent.core.world import World
 from tests.factories import GENERATION, make_plan
 
@@ -27,7 +28,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.world = World(memory=4500)
         self.generation = GENERATION
         self.plans: list[Plan] = []
-        self.running: dict[tuple[NodeId, LoadGeneration], ProcessIdentity] = {}
+        self.running: dict[tuple[NodeId, LoadGeneration], ProcessIdentity | Resident] = {}
         self.starting: set[tuple[NodeId, LoadGeneration]] = set()
         self.highest = 0
         self.ops = 0
@@ -40,6 +41,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert recorded is not None, "spawned before its intent was durable"
             assert recorded.load_generation == spawn.generation
             assert not any(node == spawn.node_id for node, _ in self.running), "a second owner of one slot"
+            assert self.world.durable.cordon is None, "a new shard on a cordoned host"
             self.starting.add(key)
         for stop in self.world.take(StopEngine):
             key = (stop.node_id, stop.generation)
@@ -61,6 +63,16 @@ class CoreMachine(RuleBasedStateMachine):
         self.ops += 1
         return f"op{self.ops}"
 
+    @rule(seconds=st.none() | st.floats(1.0, 200.0))
+    def cordon(self, seconds: float | None) -> None:
+        self.world.command(CordonHost(op_id=OpId(self._op()), by="alice", why="fan", seconds=seconds))
+        self._settle()
+
+    @rule()
+    def uncordon(self) -> None:
+        self.world.command(UncordonHost(op_id=OpId(self._op()), by="bob"))
+        self._settle()
+
     @rule(slot=st.sampled_from(["tiny-1", "tiny-2", "tiny-3"]), stale=st.booleans())
     def reserve_and_load(self, slot: str, stale: bool) -> None:
         self.generation += 1
@@ -80,12 +92,14 @@ class CoreMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.starting)))
         self.starting.remove(key)
         if works:
-            identity = ProcessIdentity(2000 + self.ops, 7, "boot", "nonce")
-            self.running[key] = identity
-            self.world.spawned(*self._of(key))
+            self._begun(key)
         else:
             self.world.event(SpawnFailed(*key, "no such program"))
         self._settle()
+
+    def _begun(self, key: tuple[NodeId, LoadGeneration]) -> None:
+        self.running[key] = ProcessIdentity(2000 + self.ops, 7, "boot", "nonce")
+        self.world.spawned(*self._of(key))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), state=STATES)
@@ -167,5 +181,56 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.world.state.entities.holds == {}
 
 
+class ResidentMachine(CoreMachine):
+    """The same host with an engine that has its own agent: its shards are asked for, and unloaded when it will."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: set[tuple[NodeId, LoadGeneration]] = set()
+
+    def _begun(self, key: tuple[NodeId, LoadGeneration]) -> None:
+        who = Resident("tcp://10.0.0.7:4201", key[0], NodeGeneration(int(key[1])))
+        self.running[key] = who
+        self.world.event(Spawned(*key, who))
+
+    def _settle(self) -> None:
+        """A busy one says so, and is unloaded later by the unload that goes on asking."""
+        for stop in [each for each in self.world.effects if isinstance(each, StopEngine)]:
+            key = (stop.node_id, stop.generation)
+            if key in self.refuses and key in self.running:
+                self.world.effects.remove(stop)
+                self.world.event(Stuck(*key, "unload is busy: requests 1"))
+        super()._settle()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def becomes_busy(self, data: st.DataObject) -> None:
+        self.refuses.add(data.draw(st.sampled_from(sorted(self.running))))
+
+    @precondition(lambda self: self.refuses)
+    @rule(data=st.data())
+    def is_idle_again(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.refuses)))
+        self.refuses.discard(key)
+        shard = self.world.state.entities.shards.get(key[0])
+        if key in self.running and shard is not None and shard.state == ShardState.STOPPING.value:
+            self._end(key, signal=0)
+
+    @precondition(lambda self: self.running)
+    @rule(
+        data=st.data(), seen=st.sampled_from([Confirmed("r", 8200, "as planned"), Published(False, "no"), Unloaded("")])
+    )
+    def its_agent_speaks(self, data: st.DataObject, seen: Confirmed | Published | Unloaded) -> None:
+        plan, rank = self._of(data.draw(st.sampled_from(sorted(self.running))))
+        self.world.saw(plan, rank, seen)
+        self._settle()
+
+    @invariant()
+    def no_process_of_it_is_claimed(self) -> None:
+        assert all(shard.identity is None for shard in self.world.state.entities.shards.values())
+
+
 TestCore = CoreMachine.TestCase
 TestCore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestResidents = ResidentMachine.TestCase
+TestResidents.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.agent.core.state import Adopted, Follow, ProveGone, Spawned, SpawnFailed, StopEngine, Stuck
-from backend.contract.commands import StartDrain
-from backend.contract.entities import Resident
+from backend.agent.core.state import (
+    Adopted,
+    Discovered,
+    Ended,
+    EngineSaw,
+    Follow,
+    JournalFailed,
+    ProveGone,
+    Spawned,
+    SpawnFailed,
+    StopEngine,
+    Stuck,
+    Ticked,
+)
+from backend.contract.commands import StartDrain, Unload
+from backend.contract.entities import Canary, Resident
 from backend.contract.findings import refuse
 from backend.contract.plans import Plan, sealed
+from backend.contract.reports import ResidentNode
 from backend.contract.states import ShardState
-from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
-from backend.engines.driver import Confirmed, PhaseSeen, Unfit, Unloaded
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.engines.driver import Confirmed, PhaseSeen, Proven, Published, Unfit, Unloaded
+from backend.engines.p4.adoption import adopted
 from tests.agent.core.world import World
 from tests.factories import GENERATION, make_plan
 
@@ -147,3 +162,86 @@ def test_a_restart_before_the_record_failed_without_anything_asked() -> None:
     world.event(SpawnFailed(NODE, PLAN.load_generation, "nothing was asked"))
     assert world.state_of(PLAN, 1) == "failed"
     assert not world.state.entities.holds
+
+
+def somebody_elses() -> Discovered:
+    node = ResidentNode(name="s0", generation=7, phase="loaded", replica="step37", rank=0, world_size=2)
+    return Discovered(*adopted(HostId("host-a"), WHO.address, node, UnixMs(5)))
+
+
+def test_what_somebody_else_loaded_is_kept_and_followed_once() -> None:
+    world = World()
+    world.event(somebody_elses())
+    assert world.take(Follow) == [Follow(NodeId("step37-7/0"), LoadGeneration(7), True)]
+    shard = world.durable.shards[NodeId("step37-7/0")]
+    assert (shard.state, shard.canary, shard.bound.memory) == ("ready", None, 0)
+    assert world.durable.highest_generation == 7
+    world.event(somebody_elses())
+    assert not world.take(Follow)
+    assert world.is_quiet()
+
+
+def test_nothing_is_taken_over_without_a_journal() -> None:
+    world = World()
+    world.event(JournalFailed("disk full"))
+    world.event(somebody_elses())
+    assert not world.state.entities.shards
+    assert not world.take(Follow)
+
+
+def test_it_is_proven_by_a_prompt_and_unloaded_without_a_hold() -> None:
+    world = World()
+    found = somebody_elses()
+    world.event(found)
+    canary = Canary(ok=True, seconds=0.1, at_unix_ms=UnixMs(6), words="")
+    world.event(EngineSaw(found.shard.node_id, found.shard.load_generation, Proven(canary, "e", ())))
+    assert world.durable.shards[found.shard.node_id].canary == canary
+    world.command(
+        Unload(
+            op_id=OpId("un"),
+            node_id=found.shard.node_id,
+            node_generation=found.shard.node_generation,
+            adapter_kind="p4",
+            by="alice",
+        )
+    )
+    world.event(Ended(found.shard.node_id, found.shard.load_generation, None, None, "unloaded it", ()))
+    assert world.answer("un").resource_state == "absent"
+    assert not world.durable.shards
+    assert not world.durable.loads
+    assert not world.durable.holds
+
+
+def test_a_stop_at_the_deadline_cuts_nothing_of_an_engines_own_agent() -> None:
+    world = World()
+    asked_for(world, 0)
+    world.saw(PLAN, 0, PhaseSeen(ShardState.CONNECTING, "asks"))
+    world.prove(PLAN)
+    world.command(
+        StartDrain(
+            op_id=OpId("dr"),
+            replica=ReplicaId("tiny-1"),
+            load_generation=LoadGeneration(GENERATION),
+            by="alice",
+            why="",
+            deadline_seconds=5.0,
+            at_deadline="stop",
+        )
+    )
+    world.pass_time(6.0)
+    world.event(Ticked())
+    shard = world.state.entities.shards[NodeId("tiny-1/0")]
+    assert shard.state == "stopping"
+    assert "nothing there can be cut" in shard.words
+
+
+def test_a_bridge_that_was_not_told_is_an_alarm_and_the_ring_stays() -> None:
+    world = World()
+    asked_for(world, 0)
+    world.saw(PLAN, 0, PhaseSeen(ShardState.CONNECTING, "asks"))
+    world.prove(PLAN)
+    world.saw(PLAN, 0, Published(False, "the bridge's hook ended with exit 3"))
+    assert world.records[-1].level == "alarm"
+    assert world.state_of(PLAN, 0) == "ready"
+    world.saw(PLAN, 0, Published(True, "the bridge has every stage"))
+    assert (world.records[-1].kind, world.records[-1].level) == ("published", "info")

@@ -17,6 +17,7 @@ from backend.agent.journal.opening import entities_of
 from backend.agent.journal.retention import why_unlink_oldest
 from backend.agent.journal.sealing import digest_of, read_seal
 from backend.agent.journal.verifying import stats, verify
+from backend.contract.cordons import Cordon
 from backend.contract.entities import (
     Change,
     Drain,
@@ -100,6 +101,7 @@ def everything(count: int = 1) -> Entities:
                     subject=f"tiny-{n}", scope="replica", kind="down", by="alice", why="w", at_unix_ms=UnixMs(1)
                 ),
                 keeper=KeeperLease(keeper_epoch=n + 1, who="alice", console="k", seconds=30.0, at_unix_ms=UnixMs(1)),
+                cordon=Cordon(by="alice", why=f"{n}", at_unix_ms=UnixMs(1), left_ms=n),
             ),
         ]
         for change in changes:

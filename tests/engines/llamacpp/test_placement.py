@@ -98,6 +98,7 @@ def test_more_than_the_plans_promise_is_refused_before_the_weights(plan: Plan) -
         (("load_tensors: offloaded 5/5 layers", "load_tensors: nothing of layers"), "none in the leader's log"),
     ],
 )
+@pytest.mark.refusals("refused as placement.differs, with both values")
 def test_another_placement_is_refused_in_words(plan: Plan, change: tuple[str, str], words: str) -> None:
     found = judge_placement(picture(change), plan)
     assert found is not None

@@ -44,7 +44,7 @@ async def test_a_plan_that_agrees_is_no_finding_and_is_asked_as_the_p4_agent_wou
     assert await judged(tmp_path, AGREES) == ()
     plan = a_p4_plan()
     arguments, text, environment = json.loads((tmp_path / "seen").read_text())
-    assert arguments == ["--port", str(plan.shards[1].ports[0]), "--bind", plan.shards[1].advertise]
+    assert arguments == ["--port", str(plan.shards[1].ports[0]), "--bind", "127.0.0.1"]
     assert text.endswith(" --inspect-memory-plan")
     assert '--model "/models/step37.gguf"' in text
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"

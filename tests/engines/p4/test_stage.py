@@ -14,11 +14,12 @@ import pytest
 from backend.contract.entities import Canary, Resident, Shard
 from backend.contract.p4.addresses import P4Address
 from backend.contract.plans import PhaseBound, Plan, sealed
-from backend.contract.reports import Measurement
+from backend.contract.reports import Measurement, ResidentFacts, ResidentNode
 from backend.contract.states import ShardState
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import HostId, OpId, UnixMs
 from backend.engines.driver import CanarySeen, Completion, Confirmed, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
-from backend.engines.p4.door import Answer
+from backend.engines.p4.adoption import adoptable, adopted
+from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad
@@ -27,7 +28,18 @@ from backend.engines.p4.stage import P4Pace
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
 
 SECONDS = 20.0
-PACE = P4Pace(inspect=0.02, soon=0.0, slack=0.2, session=0.05, canary=0.1, unload=1.0, unload_again=0.01)
+PACE = P4Pace(
+    inspect=0.02,
+    watched=0.02,
+    rest=0.02,
+    notice=0.05,
+    soon=0.0,
+    slack=0.2,
+    session=0.05,
+    canary=0.1,
+    unload=1.0,
+    unload_again=0.01,
+)
 
 
 class StandInDoor:
@@ -42,6 +54,8 @@ class StandInDoor:
         self.silent: tuple[int, ...] = ()
         self.canary: Completion | OSError = Completion("a", 0.01, 2)
         self.silence: OSError | None = None
+        self.looks = 0
+        self.blinks = False
 
     def put(self, name: str, generation: int | None = None, phase: str = "loaded", **changes: Any) -> None:
         """A node as INSPECT shows it."""
@@ -58,6 +72,9 @@ class StandInDoor:
     async def inspect(self) -> Snapshot:
         if self.silence is not None:
             raise self.silence
+        self.looks += 1
+        if self.blinks and self.looks % 2:
+            return Snapshot(generated_at_unix_ms=0, nodes=(), failure_ids=(), tree={})
         return Snapshot(generated_at_unix_ms=0, nodes=tuple(self.nodes.values()), failure_ids=(), tree={})
 
     async def load(self, shard: Any, plan: Plan, body: dict[str, Any], seconds: float) -> Answer:
@@ -301,6 +318,7 @@ async def test_a_stage_is_gone_when_inspect_says_so_twice_and_never_by_silence(t
     stage = Followed(tmp_path, 1)
     stage.door.put("step37-1/1")
     gone = asyncio.ensure_future(stage.driver.until_gone(stage.run(adopted=True)))
+    await stage.until("two looks", lambda: stage.door.looks > 2)
     stage.door.silence = TimeoutError("nothing")
     await asyncio.sleep(0.1)
     assert not gone.done()
@@ -327,3 +345,63 @@ async def test_an_unload_is_asked_again_until_nothing_is_there(tmp_path: Path) -
     assert "state=loading" in told[0]
     assert "requests 1" in told[1]
     assert "was not answered" in told[2]
+
+
+async def test_one_look_without_it_is_no_proof(tmp_path: Path) -> None:
+    """A LOAD that is under way may be answered before INSPECT shows its node."""
+    stage = Followed(tmp_path, 1)
+    stage.door.put("step37-1/1")
+    stage.door.blinks = True
+    gone = asyncio.ensure_future(stage.driver.until_gone(stage.run(adopted=True)))
+    await stage.until("some looks", lambda: stage.door.looks > 10)
+    assert not gone.done()
+    gone.cancel()
+
+
+async def test_nothing_is_sent_for_a_ring_that_somebody_else_loaded(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 0)
+    node = ResidentNode(name="step37-s0", generation=7, phase="loaded", replica="step37", rank=0, world_size=4)
+    shard, load = adopted(HostId("host-a"), ADDRESSES["host-a"], node, UnixMs(0))
+    assert (shard.node_id, shard.state, shard.canary) == ("step37-7/0", "ready", None)
+    stage.shard, stage.plan = shard, load.plan
+    stage.door.put("step37-s0", generation=7)
+    looks = itertools.count()
+    await stage.follow(lambda: next(looks) > 20, adopted=True)
+    assert stage.door.said == []
+    assert not stage.of(Proven)
+    async with asyncio.timeout(SECONDS):
+        await stage.driver.unload(stage.run(adopted=True), stage.door.said.append)
+    assert stage.door.said == ["UNLOAD step37-s0"], "by the name that it has there"
+
+
+def test_what_a_record_places_is_adopted_and_all_else_stays_foreign() -> None:
+    placed = ResidentNode(name="s0", generation=7, phase="loaded", replica="a model/with: odd", rank=0, world_size=2)
+    nodes = (
+        placed,
+        msgspec.structs.replace(placed, is_ours=True),
+        msgspec.structs.replace(placed, rank=None),
+        msgspec.structs.replace(placed, phase="failed"),
+    )
+    assert adoptable(ResidentFacts(address="tcp://h:1", nodes=nodes)) == (placed,)
+    one, load = adopted(HostId("host-a"), "tcp://h:1", placed, UnixMs(0))
+    other, again = adopted(HostId("host-b"), "tcp://i:1", msgspec.structs.replace(placed, rank=1), UnixMs(9))
+    assert (one.replica, one.role, other.role) == ("a-model-with-odd-7", "head", "tail")
+    assert one.replica == other.replica
+    assert load.plan.digest == again.plan.digest, "or the hosts would keep two plans of one generation"
+
+
+async def test_a_load_that_never_left_needs_no_proof_of_a_silent_agent(tmp_path: Path) -> None:
+    stage = Followed(tmp_path, 1)
+
+    async def unsent() -> Answer:
+        raise NothingSent("127.0.0.1:1 does not answer: Connection refused")
+
+    stage.door.loading = unsent
+    stage.door.silence = NothingSent("Connection refused")
+    gone = asyncio.ensure_future(stage.driver.until_gone(stage.run()))
+    await stage.follow(lambda: stage.of(Unfit))
+    assert "it was not asked" in stage.of(Unfit)[0].finding.found
+    async with asyncio.timeout(SECONDS):
+        assert "was never asked for it" in await gone
+        await stage.driver.unload(stage.run(adopted=True), stage.door.said.append)
+    assert stage.door.said == ["LOAD step37-1/1"], "and nothing is unloaded"

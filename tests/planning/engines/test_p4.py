@@ -236,7 +236,7 @@ def test_the_agent_is_told_one_generation_the_derived_bound_and_threads_that_sle
     made = a_chain()
     body = load_body(made, made.shards[1], binary="/opt/p4/stage", model="/models/step37.gguf")
     assert body["load_generation"] == int(made.shards[1].node_generation) == NOW
-    assert body["endpoint"] == f"{made.shards[1].advertise}:{made.shards[1].ports[0]}"
+    assert body["endpoint"] == f"127.0.0.1:{made.shards[1].ports[0]}"
     assert body["resource_profile"]["max_physical_result_bytes"] == 137_935_244
     assert len(body["resource_profile"]) == 12
     assert body["environment"] == [["OMP_WAIT_POLICY", "PASSIVE"]]
