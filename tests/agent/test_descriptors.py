@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -54,7 +55,8 @@ async def test_without_descriptors_a_console_is_refused_and_the_others_are_serve
     facts = None
     while facts is None or "descriptors low" not in {ill.kind for ill in facts.illnesses}:
         facts = (await console.hear(Measured)).facts or facts
-    assert "0 of" in facts.refuses_loads
+    # What asked another engine of this machine at that moment may have given its own back since.
+    assert re.search(r"\b[0-4] of \d+ file descriptors", facts.refuses_loads)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     assert await asyncio.to_thread(until, "an answer to its handshake", lambda: b"403 Forbidden" in ask(fleet))
     other = await RawConsole.open(fleet.socket("host-a"), "host-a", "other")

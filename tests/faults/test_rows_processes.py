@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from backend.agent import cgroup
+from backend.contract.entities import Shard
 from backend.contract.words import LoadGeneration
 from tests.e2e.fleet import until
 from tests.factories import GENERATION
@@ -293,6 +294,16 @@ def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
 
 
+async def ended(fleet: FaultFleet) -> Shard:
+    """The worker once its end is durable: a report that is cut before tells what was known before."""
+    async with asyncio.timeout(30):
+        while True:
+            shard = (await report_of(fleet)).entities.shards[WORKER]
+            if shard.state in ("stopped", "failed"):
+                return shard
+            await asyncio.sleep(0.05)
+
+
 def _process_with_pid(pid: int) -> subprocess.Popen[bytes]:
     """A process that has just this pid."""
     for _ in range(200):
@@ -321,8 +332,7 @@ async def test_e10_pid_reused_injected(fleet: FaultFleet) -> None:
             await eventually("the engine's end", lambda: not psutil.pid_exists(pid))
             _change_spawn_record(fleet, pid=stranger.pid)
             fleet.start_armed("host-a", "")
-            shard = (await report_of(fleet)).entities.shards[WORKER]
-            assert shard.state == "failed"
+            assert (await ended(fleet)).state == "failed"
             await asker.ask(unload(plan, "u10"))
             assert stranger.poll() is None, "a stranger was signalled"
             await assert_quiet(fleet)
@@ -346,8 +356,7 @@ async def test_e11_host_reboot_injected(fleet: FaultFleet) -> None:
         fleet.kill_agent("host-a")
         _change_spawn_record(fleet, boot_id="00000000-0000-0000-0000-000000000000")
         fleet.start_armed("host-a", "")
-        shard = (await report_of(fleet)).entities.shards[WORKER]
-        assert shard.state == "failed"
+        assert (await ended(fleet)).state == "failed"
         assert [r.kind for r in await journal_of(fleet) if r.kind == "adopted"] == []
         assert fleet.engine_pids() == {pid}, "a process of this boot was signalled for a record of another"
         await assert_quiet(fleet)
