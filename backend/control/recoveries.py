@@ -16,6 +16,7 @@ from backend.control.cannot_answer import CannotAnswer
 from backend.control.derive import OPEN_STATES
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import target_of
+from backend.control.keeper_answers import keeper_of
 from backend.control.operations.recovery import LOOK_SECONDS
 from backend.control.reach import Reach, is_settled
 from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
@@ -128,4 +129,12 @@ class Recoveries:
         look = msgspec.convert(result.value, ResidentLook)
         now = UnixMs(time.time_ns() // 1_000_000)
         state = self._reach.state
-        return make_recovery(state, state.hosts[host], look, now, leave=leave, deadline_seconds=deadline_seconds)
+        return make_recovery(
+            state,
+            state.hosts[host],
+            look,
+            now,
+            leave=leave,
+            deadline_seconds=deadline_seconds,
+            keeper=keeper_of(state),
+        )

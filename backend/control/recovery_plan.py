@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from backend.contract.entities import KeeperLease
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.residents import MARK, ResidentLook, move_by_hand
 from backend.contract.states import ShardState, shard_state
 from backend.contract.words import HostId, UnixMs, counted
 from backend.control import recovery_document as document
-from backend.control.keeper_answers import keeper_of
 from backend.control.recovery_document import AtStake, DeviceFloor, PlannedStep, RecoveryPlan, sealed_recovery
 from backend.control.views import FleetState, HostView, ReplicaView
 
@@ -30,8 +30,9 @@ def make_recovery(
     *,
     leave: Literal["drain", "cut"],
     deadline_seconds: float,
+    keeper: KeeperLease | None = None,
 ) -> RecoveryPlan:
-    """The plan, sealed, with everything that speaks against it."""
+    """The plan, sealed, with everything that speaks against it; ``keeper`` is who keeps the fleet."""
     stakes = tuple(_stake(view) for view in state.replicas.values() if _touches(view, host.host))
     aside = f"{look.journal.folder}{MARK}{now_unix_ms}" if look.journal.folder else ""
     floors = _floors(host, look)
@@ -52,7 +53,7 @@ def make_recovery(
             floors=floors,
             memory_need=need,
             steps=steps,
-            findings=tuple(_findings(state, host, look, stakes, leave)),
+            findings=tuple(_findings(host, look, stakes, leave, keeper)),
         )
     )
 
@@ -98,7 +99,7 @@ _HOLDING = (ShardState.WARMING, ShardState.READY, ShardState.DRAINING)
 
 
 def _findings(
-    state: FleetState, host: HostView, look: ResidentLook, stakes: tuple[AtStake, ...], leave: str
+    host: HostView, look: ResidentLook, stakes: tuple[AtStake, ...], leave: str, keeper: KeeperLease | None
 ) -> list[Finding]:
     found: list[Finding] = []
     name, facts = host.host, host.facts
@@ -154,7 +155,6 @@ def _findings(
         for each in stakes
         if each.plan is None
     ]
-    keeper = keeper_of(state)
     if keeper is not None and not keeper.ended and stakes:
         models = ", ".join(sorted({each.model for each in stakes}))
         found.append(

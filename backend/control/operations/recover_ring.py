@@ -14,8 +14,8 @@ from backend.control.exit_codes import DONE, FAILED, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts, target_of
 from backend.control.operations.child import follow_child, last_child, run_child
 from backend.control.operations.load import targets_of
+from backend.control.operations.plan_again import plan_again
 from backend.control.operations.recovery import LOOK_SECONDS, Halted, Recovery
-from backend.control.planning_again import plan_again
 from backend.control.recovery_document import AtStake
 from backend.control.recovery_plan import ENOUGH_TOKENS
 from backend.control.views import FleetState, Target
