@@ -6,7 +6,7 @@ from typing import Literal
 
 from backend.contract.entities import KeeperLease
 from backend.contract.findings import Finding, refuse, warn
-from backend.contract.residents import MARK, ResidentLook, move_by_hand
+from backend.contract.residents import MARK, ResidentLook
 from backend.contract.states import ShardState, shard_state
 from backend.contract.words import HostId, UnixMs, counted
 from backend.control import recovery_document as document
@@ -250,7 +250,6 @@ def _census(host: HostId, look: ResidentLook, aside: str) -> PlannedStep:
         "approved with --move-journal --why TEXT",
         value,
         f"every file is in {aside}, and {journal.folder} is empty",
-        command=move_by_hand(journal.folder, aside),
     )
 
 

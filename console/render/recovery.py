@@ -59,7 +59,7 @@ def _step_lines(number: int, step: PlannedStep, width: int) -> list[Line]:
     out = [line(cell(f" {number:>2} {step.name}", "name"), cell(f"  by {step.by}", "note"))]
     out += wrapped(step.what, width, 5)
     if step.command:
-        out += wrapped(f"runs  {step.command}", width, 5)
+        out += wrapped(f"{'runs' if step.by == 'ringtop' else 'types'}  {step.command}", width, 5)
     out += wrapped(f"must hold  {step.condition}", width, 5, "note")
     if step.value:
         out += wrapped(f"is now  {step.value}", width, 5, "note")
