@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from backend.contract.entities import KeeperLease
+from backend.contract.entities import KeeperLease, Shard
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.residents import MARK, ResidentLook
 from backend.contract.states import ShardState, shard_state
@@ -88,14 +88,15 @@ def _floors(host: HostView, look: ResidentLook) -> tuple[DeviceFloor, ...]:
         taken = sum(
             shard.bound.compared
             for shard in host.entities.shards.values()
-            if _is_p4(shard.engine) and shard.device == device.name and shard_state(shard.state) in _HOLDING
+            if look.life and shard.device == device.name and _is_p4(shard.engine) and _holds_memory(shard)
         )
         floor = min(device.total, device.free + int(taken * TAKEN_SHARE)) - SLACK_BYTES
         floors.append(DeviceFloor(device.name, device.free, taken, max(0, floor)))
     return tuple(floors)
 
 
-_HOLDING = (ShardState.WARMING, ShardState.READY, ShardState.DRAINING)
+def _holds_memory(shard: Shard) -> bool:
+    return shard_state(shard.state) in (ShardState.WARMING, ShardState.READY, ShardState.DRAINING)
 
 
 def _findings(
@@ -180,7 +181,7 @@ def _steps(
     need: int,
 ) -> tuple[PlannedStep, ...]:
     return (
-        *_leaving(stakes, leave, deadline),
+        *_leaving(look, stakes, leave, deadline),
         *_host_down(host, look, floors),
         _census(host, look, aside),
         _begin(host, look),
@@ -195,10 +196,13 @@ def _step(
     return PlannedStep(name=name, what=what, by=by, command=command, condition=condition, value=value, proof=proof)
 
 
-def _leaving(stakes: tuple[AtStake, ...], leave: str, deadline: float) -> tuple[PlannedStep, ...]:
+def _leaving(look: ResidentLook, stakes: tuple[AtStake, ...], leave: str, deadline: float) -> tuple[PlannedStep, ...]:
     names = ", ".join(each.replica for each in stakes) or "no replica"
     flying = [each.in_flight for each in stakes]
     counts = "unknown" if None in flying else str(sum(each or 0 for each in flying))
+    if not look.is_running:
+        what = f"{names}: its stages ended with the p4 agent, which does not run"
+        return (_step(document.LEAVE, what, "nothing", "no stage", "said"),)
     if leave == "cut":
         what = f"{names}: cut with the p4 agent, as was said"
         return (_step(document.LEAVE, what, "said with --cut", f"in flight: {counts}", "said"),)

@@ -113,6 +113,17 @@ def test_every_step_says_what_by_whom_its_condition_and_its_proof() -> None:
     assert not plan.is_refused
 
 
+def test_of_an_agent_that_does_not_run_nothing_is_waited_for() -> None:
+    """It was started again and its census refused it: its stages ended with its former life."""
+    plan = planned(a_look(life="", pid=None, is_listening=False, nodes=(), processes=()), leave="drain")
+    assert not plan.is_refused
+    (floor,) = plan.floors
+    assert (floor.taken, floor.floor) == (0, floor.free - (256 << 20))
+    steps = {step.name: step for step in plan.steps}
+    assert steps["leave"].what == "big-1: its stages ended with the p4 agent, which does not run"
+    assert steps["end"].by == "ringtop", "there is nothing to end"
+
+
 def test_what_agent_toml_may_do_is_ours_and_an_empty_census_moves_nothing() -> None:
     commands = Commands(end="/bin/stop", begin="/bin/start", end_is_ours=True, begin_is_ours=True)
     plan = planned(a_look(commands=commands, restart=""))

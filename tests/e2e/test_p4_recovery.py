@@ -151,6 +151,26 @@ def test_a_p4_agent_that_could_not_start_again_is_recovered(fleets: Any) -> None
     assert proven(fleet)[-1] == "prompt"
 
 
+@pytest.mark.faults("a p4 agent was started again and its census refused it: it is recovered from where it is, down")
+def test_a_p4_agent_that_is_down_already_is_recovered(fleets: Any) -> None:
+    fleet = fleets()
+    before = fleet.load("step:short")
+    sim = fleet.sim("host-a")
+    held = contents(sim.journal)
+    with pytest.raises(RuntimeError, match="recovery census"):
+        fleet.ring.restart(0, n_layer=4)
+    fleet.start_script("host-a")
+    path = fleet.plan("host-a")
+    assert (read_recovery(path).look.life, read_recovery(path).moves_journal) == ("", True)
+    done = apply(fleet, "host-a", path, *APPROVED)
+    assert done.returncode == 0, said(done)
+    (aside,) = asides(fleet, "host-a")
+    assert contents(aside) == held
+    after = fleet.replica("step-1")
+    assert after is not None
+    assert (after["state"], after["load_generation"] > before["load_generation"]) == ("ready", True)
+
+
 @pytest.mark.faults("without an approval of the move nothing is touched: the p4 agent serves on, and it is said why")
 def test_a_recovery_that_needs_an_approval_begins_with_it(fleets: Any) -> None:
     fleet = fleets()
@@ -176,7 +196,15 @@ def test_a_census_that_came_later_waits_for_its_approval(fleets: Any) -> None:
     fleet = fleets()
     late = fleet.sim("host-b").journal / "late.admission"
     stop = fleet.script("stop-b", f"echo prefill-v3 > {shlex.quote(str(late))}\nexec {KILL} -TERM $1")
-    fleet.configure("host-b", 1, stop=(str(stop), "{pid}"), start=(str(fleet.start_script("host-b")),))
+    told = fleet.home / "restarted"
+    bridge = fleet.script("restart-bridge", f"echo x >>{told}")
+    fleet.configure(
+        "host-b",
+        1,
+        stop=(str(stop), "{pid}"),
+        start=(str(fleet.start_script("host-b")),),
+        more=f'[engines.p4.bridge]\nrestart = ["{bridge}"]',
+    )
     fleet.kill_agent("host-b")
     fleet.start("host-b")
     plan = fleet.plan("host-b", "--cut")
@@ -191,6 +219,7 @@ def test_a_census_that_came_later_waits_for_its_approval(fleets: Any) -> None:
     finish(fleet, *APPROVED)
     (aside,) = asides(fleet, "host-b")
     assert contents(aside) == {"late.admission": b"prefill-v3\n"}
+    assert told.read_text() == "x\n", "the bridge was restarted, once"
 
 
 @pytest.mark.faults("a process under the p4 agent outlives it: the recovery stops with its pid, and goes on without it")

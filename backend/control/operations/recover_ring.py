@@ -32,7 +32,9 @@ async def leave(recovery: Recovery) -> str:
     words = []
     for stake in recovery.plan.replicas:
         targets = _shards(recovery, stake.replica, live=True)
-        if not any(target.rank == 0 for target in targets):
+        if not recovery.plan.look.is_running:
+            words.append(f"the stages of {stake.replica} here ended with the p4 agent")
+        elif not any(target.rank == 0 for target in targets):
             words.append(f"{stake.replica} serves nothing: it is {stake.state}")
         elif recovery.plan.leave == "cut":
             view = recovery.conduct.reach.state.replicas.get(stake.replica)
