@@ -22,7 +22,7 @@ from backend.control.reach import Reach, is_settled
 from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
 from backend.control.recovery_plan import make_recovery
 from backend.control.requests import PlanRecovery, StartRecovery
-from backend.control.views import Answer, Target
+from backend.control.views import Answer, FleetState, Target
 
 SETTLE_SECONDS = 10.0
 KIND = "recovery"
@@ -124,6 +124,11 @@ class Recoveries:
             raise CannotAnswer(REFUSED, f"there is no host {name!r}; known: {known}")
         if state.hosts[host].state is not HostState.LIVE:
             raise CannotAnswer(UNREACHABLE, f"{host} is {state.hosts[host].state.value}: {state.hosts[host].words}")
+        facts = state.hosts[host].facts
+        if facts is not None and all(engine.engine != "p4" for engine in facts.engines):
+            raise CannotAnswer(
+                REFUSED, f"{host} has no p4 agent; expected [engines.p4] in its agent.toml. {_with_p4(state)}"
+            )
         command = LookAtResident(op_id=OpId(f"{op_id}-look"), engine="p4")
         result = await self._asking.ask(host, command, LOOK_SECONDS)
         look = msgspec.convert(result.value, ResidentLook)
@@ -138,3 +143,13 @@ class Recoveries:
             deadline_seconds=deadline_seconds,
             keeper=keeper_of(state),
         )
+
+
+def _with_p4(state: FleetState) -> str:
+    """The hosts that have a p4 agent, in words."""
+    known = [
+        view.host
+        for view in state.hosts.values()
+        if view.facts is not None and any(engine.engine == "p4" for engine in view.facts.engines)
+    ]
+    return f"Hosts with one: {', '.join(known) or 'none'}."

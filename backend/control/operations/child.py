@@ -39,8 +39,8 @@ async def run_child(
     plan: Plan | None = None,
 ) -> tuple[int, str]:
     """Begin an operation for one step and wait for its end; returns its exit code and words."""
-    known = [step for step in conduct.steps if step.what == CHILD and step.target == name]
-    op_id = OpId(f"{conduct.operation.op_id}-{name}-{len(known) + 1}")
+    number = sum(step.what == CHILD for step in conduct.steps) + 1
+    op_id = OpId(f"{conduct.operation.op_id}-{kind}-{number}")
     operation = Operation(
         op_id=op_id,
         kind=kind,
