@@ -2,6 +2,9 @@
 
 ``python -m bench.agent --json`` prints one object. A1 memory, A2 idle processor time, A3 command to spawned shim,
 A4 killed shard to ``failed`` at a console, A5 journal to console. Real agents, real engines, the tiny model.
+
+A4 stands beside two floors: a program of 1 MiB that is killed, and the same engine without an agent, whose memory the
+kernel takes longer to free before anybody can be told.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +40,7 @@ from backend.control.fleet_events import AnyFleetEvent
 from backend.control.link_ends import LinkSettings
 from backend.control.link_events import LinkDown, RecordsHeard
 from backend.control.reach import Reach
-from bench.fleet import Fleet, floor, make_plan, median, percentile, ratio, start_load, wait_ready
+from bench.fleet import Fleet, floor, make_plan, median, percentile, ratio, start_load, until, wait_ready
 
 HOST = HostId("host-a")
 MEMORY_FOLDER = "/dev/shm"
@@ -191,7 +195,8 @@ async def _round_trip(ws: ClientConnection) -> float:
 
 
 def _spawn(*argv: str) -> int:
-    return os.posix_spawn(argv[0], argv, {}, setsid=True)
+    quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
+    return os.posix_spawn(argv[0], argv, {}, setsid=True, file_actions=quiet)
 
 
 def _reap(pid: int) -> None:
@@ -206,12 +211,15 @@ def _bare_spawn() -> float:
     return seconds
 
 
-async def _bare_exit_notice() -> float:
-    pid = _spawn("/bin/sleep", "60")
+async def _bare_exit_notice(*argv: str, port: int = 0) -> float:
+    """From KILL to the notice of a pidfd. A program with a ``port`` listens there first."""
+    pid = _spawn(*argv)
     pidfd = os.pidfd_open(pid)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     await asyncio.sleep(0.002)
+    if port:
+        await asyncio.to_thread(until, "its socket", lambda: _listens(port), 0.01)
     began = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
     await ended.wait()
@@ -220,6 +228,20 @@ async def _bare_exit_notice() -> float:
     os.close(pidfd)
     _reap(pid)
     return seconds
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _elsewhere(argv: list[str]) -> tuple[list[str], int]:
+    """The same command line at a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    at = argv.index("-p") + 1
+    return [*argv[:at], str(port), *argv[at + 1 :]], port
 
 
 def _sync_seconds(folder: Path) -> float:
@@ -270,6 +292,7 @@ class Times:
     def __init__(self) -> None:
         self.spawned: list[tuple[float, float]] = []
         self.failed: list[tuple[float, float]] = []
+        self.same_program: list[float] = []
         self.sync: list[float] = []
 
 
@@ -292,13 +315,16 @@ async def _one_round(console: Console, bare: ClientConnection, backend: Backend,
         times.sync.append(_sync_seconds(fleet.home))
         await console.hear_result(command.op_id)
     for engine in fleet.engines():
+        argv, port = _elsewhere(engine.cmdline())
         began = time.perf_counter()
         engine.send_signal(signal.SIGKILL)
         async with asyncio.timeout(30):
             while '"state":"failed"' not in (await console.ws.recv(decode=True)):
                 continue
         failed = time.perf_counter() - began
-        times.failed.append((failed, await _bare_exit_notice() + (await _round_trip(bare)) / 2))
+        half = (await _round_trip(bare)) / 2
+        times.failed.append((failed, await _bare_exit_notice("/bin/sleep", "60") + half))
+        times.same_program.append(await _bare_exit_notice(*argv, port=port) + half)
         await asyncio.sleep(0.2)
     for shard in workers:
         op_id = OpId(f"{reservation}-unload-{shard.rank}")
@@ -353,6 +379,8 @@ def reactions(rounds: int) -> dict[str, Any]:
         if folder == MEMORY_FOLDER:
             found["A3_command_to_spawn"] = _spread("ms", times.spawned, 3.0, 4.0)
             found["A4_killed_to_failed"] = _spread("ms", times.failed, 3.0, 10.0)
+            same = [(ours, floor) for (ours, _), floor in zip(times.failed, times.same_program, strict=True)]
+            found["A4_beside_the_same_program"] = _spread("ms", same, 3.0, 10.0)
         else:
             on_disk = {"A3": [a * 1000 for a, _ in times.spawned], "A4": [a * 1000 for a, _ in times.failed]}
             found["one_sync_of_4_KiB"] = {"unit": "ms", "median": median([each * 1000 for each in times.sync])}

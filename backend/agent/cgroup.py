@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -73,10 +74,20 @@ def _memory_group(pid: int | None, proc: Path) -> Path | None:
     paths = group_paths(pid, proc)
     for controller in ("memory", ""):
         path = paths.get(controller)
-        folder = None if path is None else _folder(controller, path, proc)
+        folder = None if path is None else _known_folder(controller, path, proc)
         if folder is not None:
             return folder
     return None
+
+
+@functools.lru_cache(maxsize=16)
+def _mounted_folder(controller: str, path: str) -> Path | None:
+    """Looked up once per group: the list of mounts takes ten times as long to read as what is looked for in it."""
+    return _folder(controller, path, PROC)
+
+
+def _known_folder(controller: str, path: str, proc: Path) -> Path | None:
+    return _mounted_folder(controller, path) if proc == PROC else _folder(controller, path, proc)
 
 
 def _folder(controller: str, path: str, proc: Path) -> Path | None:

@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from backend.agent.access import peer_uid
+from backend.agent.journal import JournalDamaged
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import JournalRecord
 from backend.contract.envelopes import encode, event_envelope
@@ -47,6 +48,8 @@ class JournalReader(Protocol):
     def oldest_seq(self) -> int: ...
 
     def read(self, after: int, limit: int) -> tuple[JournalRecord, ...]: ...
+
+    def next_readable(self, after: int) -> int: ...
 
     def cursor(self, seq: int) -> str: ...
 
@@ -183,7 +186,11 @@ class Connection:
         self._cut_when_passed()
         if self._journal.head_seq - self._cursor > LAG_RECORDS:
             await self._skip_ahead()
-        records = _that_fit(self._journal.read(self._cursor, BATCH_RECORDS))
+        try:
+            records = _that_fit(self._journal.read(self._cursor, BATCH_RECORDS))
+        except JournalDamaged as damaged:
+            await self._skip_damage(damaged)
+            return True
         if not records:
             return False
         self._cursor = records[-1].seq
@@ -196,13 +203,24 @@ class Connection:
             self.abort()
             raise ConnectionClosed(None, None)
 
+    async def _skip_damage(self, damaged: JournalDamaged) -> None:
+        """What lies in a damaged segment can be sent to nobody, and whoever follows the journal hears that."""
+        assert self._cursor is not None
+        first, self._cursor = self._cursor + 1, self._journal.next_readable(self._cursor)
+        words = f"they cannot be read, {damaged.file.name} is damaged at byte {damaged.offset}"
+        await self._send(JournalGap(first=first, last=self._cursor, words=words), "journal")
+
     async def _skip_ahead(self) -> None:
         """Leave out what a lagging console can do without: records that change nothing and alarm nobody."""
         assert self._cursor is not None
         target = self._journal.head_seq - KEPT_AFTER_GAP
         while self._cursor < target:
             self._cut_when_passed()
-            records = self._journal.read(self._cursor, BATCH_RECORDS)
+            try:
+                records = self._journal.read(self._cursor, BATCH_RECORDS)
+            except JournalDamaged as damaged:
+                await self._skip_damage(damaged)
+                continue
             if not records:
                 return
             first, self._cursor = self._cursor + 1, records[-1].seq

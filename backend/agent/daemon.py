@@ -46,7 +46,7 @@ from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
-from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, unknown_runs
+from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import Recording, words_of
 from backend.agent.tending import Tending
@@ -54,7 +54,7 @@ from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
-from backend.contract.words import NodeId
+from backend.contract.words import NodeId, UnixMs
 from backend.failpoints import failpoint
 from backend.versions import RINGTOP_VERSION
 
@@ -62,6 +62,8 @@ TICK_SECONDS = 0.5
 FACTS_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 TIDY_SECONDS = 5.0
+RETELL_SECONDS = 4.0
+"""How often a console is told a measurement that did not change: it calls one old that is older than 15 s."""
 
 
 class AgentRefused(Exception):
@@ -104,10 +106,11 @@ class AgentDaemon:
         self.agent_epoch = uuid4().hex
         self.durable = journal.entities
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
-        self.recording = Recording(journal, self.dispatch, self._written, self._broke)
+        self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
         self.tending = Tending(self.inventory.drivers, self.dispatch)
         self.measurements: dict[NodeId, Measurement] = {}
+        self._told: dict[NodeId, tuple[Measurement, float]] = {}
         self.connections: dict[int, Connection] = {}
         self.desk = Desk(self)
         self.reserve = DescriptorReserve()
@@ -119,6 +122,7 @@ class AgentDaemon:
             self.dispatch,
             self.find,
             self._may_canary,
+            self._is_watched,
             self._is_draining,
         )
 
@@ -173,7 +177,10 @@ class AgentDaemon:
             self.durable = fold(self.durable, record)
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
+                self._told.pop(node_id, None)
         failpoint("agent.after_sync")
+
+    def _wake(self) -> None:
         for connection in self.connections.values():
             connection.wake()
 
@@ -207,8 +214,18 @@ class AgentDaemon:
         """A drain of it is open, and this agent may act: without a journal engines are left alone."""
         return not self.core.journal_failed and not self._may_canary(shard)
 
+    def _is_watched(self) -> bool:
+        """A console is there, or a drain, which ends by what is measured."""
+        is_draining = any(not drain.outcome for drain in self.core.entities.drains.values())
+        return bool(self.connections) or is_draining
+
     def _measured(self, measurement: Measurement) -> None:
         self.measurements[measurement.node_id] = measurement
+        told, at = self._told.get(measurement.node_id, (None, 0.0))
+        still, now_at = replace(measurement, observed_unix_ms=UnixMs(0)), time.monotonic()
+        if told == still and now_at - at < RETELL_SECONDS:
+            return
+        self._told[measurement.node_id] = still, now_at
         for connection in self.connections.values():
             connection.measured({measurement.node_id: measurement})
 
@@ -260,6 +277,8 @@ class AgentDaemon:
         Raises ValueError when there is nothing to accept, JournalWriteFailed and OSError when it cannot be written.
         """
         journal = self.journal
+        if isinstance(journal, Journal) and journal.damage:
+            self.journal = journal = await set_aside(self.config, journal)
         if isinstance(journal, Journal):
             unknown = await asyncio.to_thread(unknown_runs, self.config, self.durable)
             if journal.fenced:
@@ -276,8 +295,8 @@ class AgentDaemon:
         held = self.recording.held()
         self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
-        self.recording = Recording(opened, self.dispatch, self._written, self._broke)
-        self.measurements = {}
+        self.recording = Recording(opened, self.dispatch, self._written, self._wake, self._broke)
+        self.measurements, self._told = {}, {}
         self.inventory.use(opened)
         self._begin()
         for event in held:

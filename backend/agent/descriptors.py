@@ -12,8 +12,13 @@ import errno
 import os
 import socket
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+
+AGAIN_SECONDS = 0.25
+"""How long something waits for a descriptor before it tries again."""
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _WORDS = (
     "the agent has no file descriptor left for another console. Close one, or raise LimitNOFILE of its unit; engines "
@@ -84,3 +89,34 @@ class DescriptorReserve:
             self._fd = os.open(os.devnull, os.O_RDONLY)
         except OSError:
             self._fd = -1  # somebody else was faster; without it consoles wait until one is free
+
+
+async def once_there_are(attempt: Callable[[], Awaitable[T]], doing: str) -> T:
+    """What ``attempt`` gives, tried again for as long as it fails for want of a descriptor; that is said once.
+
+    For work that may be begun again and must not be left: following, stopping, proving. Raises every other error.
+    """
+    is_told = False
+    while True:
+        try:
+            return await attempt()
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+        if not is_told:
+            sys.stderr.write(f"out of file descriptors: {doing} waits until one is free. Raise LimitNOFILE.\n")
+            is_told = True
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+@contextlib.contextmanager
+def spare(count: int) -> Iterator[None]:
+    """Raise OSError (EMFILE, ENFILE) unless ``count`` descriptors are free; they are, when the block is left."""
+    held: list[int] = []
+    try:
+        while len(held) < count:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)

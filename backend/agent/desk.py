@@ -14,7 +14,7 @@ from backend.agent.clock import now
 from backend.agent.connections import Connection
 from backend.agent.core.state import CommandArrived, EngineSaw
 from backend.agent.engine_logs import generations_of, read_log
-from backend.agent.journal import JournalWriteFailed
+from backend.agent.journal import CursorOutcome, JournalDamaged, JournalWriteFailed
 from backend.agent.model_files import resolve_model
 from backend.agent.run_folder import RunFolder
 from backend.contract.commands import (
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 HELLO_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """The longest that a hello waits for what engines' own agents say at this moment."""
+UNABLE = (ModelUnreadable, EngineMissing, TimeoutError, OSError, ValueError)
+"""What a question may end with, in words for who asked."""
 DURABLE = (
     Reserve,
     Release,
@@ -222,6 +224,9 @@ class Desk:
         except ValueError as error:
             connection.say(Refused(op_id=command.op_id, code="E_INVALID", words=str(error)), command.op_id)
             return
+        except JournalDamaged:
+            # Whether that place is in this log cannot be told any more: its holder begins again with a report.
+            outcome = CursorOutcome(outcome="gone", oldest=journal.head_seq + 1, journal_epoch=journal.journal_epoch)
         connection.say(
             Subscribed(
                 outcome=outcome.outcome,
@@ -239,7 +244,7 @@ class Desk:
     async def _answer(self, connection: Connection, command: AnyCommand) -> None:
         try:
             result = await self._result(command)
-        except (ModelUnreadable, EngineMissing, TimeoutError, OSError, ValueError, JournalWriteFailed) as error:
+        except (*UNABLE, JournalDamaged, JournalWriteFailed) as error:
             words = str(error) or type(error).__name__
             result = Result(status="failed", resource_state="unknown", first_error=words)
         connection.say(Answered(op_id=command.op_id, command=command_type(command), result=result), command.op_id)

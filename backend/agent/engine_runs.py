@@ -28,6 +28,7 @@ from backend.agent.core.state import (
     StopEngine,
     Stuck,
 )
+from backend.agent.descriptors import once_there_are
 from backend.agent.model_files import resolve_model
 from backend.agent.process_identity import SeenProcess, group_members, process_tree
 from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
@@ -55,6 +56,7 @@ class EngineRuns:
         dispatch: Callable[[CoreEvent], None],
         find: Callable[[NodeId], tuple[Shard, LoadRecord] | None],
         may_canary: Callable[[Shard], bool],
+        is_watched: Callable[[], bool],
         is_draining: Callable[[Shard], bool] = lambda shard: False,
     ) -> None:
         self.folder = folder
@@ -64,6 +66,7 @@ class EngineRuns:
         self._find = find
         self._may_canary = may_canary
         self._is_draining = is_draining
+        self._is_watched = is_watched
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
@@ -217,10 +220,11 @@ class EngineRuns:
     async def _watch(self, key: Key, shard: Shard) -> None:
         assert shard.identity is not None
         folder = self.run_folder(*key)
-        kills_before = cgroup.oom_kills()
+        identity, what = shard.identity, f"the watch of {shard.node_id}"
+        kills_before = await once_there_are(_oom_kills, what)
         tree = self._trees.get(key)
         looking = None if tree is None else self._start(tree.follow())
-        code, signal = await supervisor.wait_ended(shard.identity, folder)
+        code, signal = await once_there_are(lambda: supervisor.wait_ended(identity, folder), what)
         if looking is not None:
             looking.cancel()
         drive = self._drives.pop(key, None)
@@ -228,11 +232,11 @@ class EngineRuns:
             drive.cancel()
         self._ended[key].set()
         words = supervisor.exit_words(code, signal)
-        kills = cgroup.oom_kills()
         unasked = signal == 9 and key not in self._stops
-        if unasked and kills is not None and kills_before is not None and kills > kills_before:
+        kills = await once_there_are(_oom_kills, what) if unasked else None
+        if kills is not None and kills_before is not None and kills > kills_before:
             words += "; the kernel's out-of-memory killer struck in this control group"
-        tail = self.log_tail(folder) if shard.taken_over is None else ()
+        tail = await once_there_are(lambda: self._log_tail(folder), what) if shard.taken_over is None else ()
         self._dispatch(Ended(*key, code, signal, words, tail))
 
     async def _watch_resident(self, key: Key, shard: Shard, record: LoadRecord) -> None:
@@ -255,8 +259,12 @@ class EngineRuns:
             free_memory=lambda: devices.device_free(shard.device),
             adopted=adopted,
             may_canary=lambda: self._may_canary(shard),
+            is_watched=self._is_watched,
             is_draining=lambda: self._is_draining(shard),
         )
+
+    async def _log_tail(self, folder: Path) -> tuple[str, ...]:
+        return self.log_tail(folder)
 
     async def _drive(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> None:
         key = (shard.node_id, shard.load_generation)
@@ -292,12 +300,7 @@ class EngineRuns:
             return  # its end is seen by the watch
         assert shard.identity is not None
         try:
-            if shard.taken_over is not None:
-                outcome = await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
-            else:
-                assert isinstance(driver, SpawningDriver)
-                steps = driver.stop_steps(shard.role)
-                outcome = await supervisor.stop(shard.identity, self.run_folder(*key), steps)
+            outcome = await once_there_are(lambda: self._stopped(key, shard), f"the stop of {shard.node_id}")
         except RunUnreadable as error:  # every process of it is gone by then; only how it ended cannot be read
             self._dispatch(Ended(*key, None, None, f"exit unknown: {error}", ()))
             return
@@ -308,10 +311,19 @@ class EngineRuns:
         elif key not in self._ended:  # nobody follows it: what its folder said of it could not be believed
             self._dispatch(Ended(*key, None, None, supervisor.exit_words(None, None), ()))
 
+    async def _stopped(self, key: Key, shard: Shard) -> supervisor.StopOutcome:
+        assert shard.identity is not None
+        if shard.taken_over is not None:
+            return await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
+        driver = self.drivers[shard.engine]
+        assert isinstance(driver, SpawningDriver)
+        return await supervisor.stop(shard.identity, self.run_folder(*key), driver.stop_steps(shard.role))
+
     async def _prove(self, hold: Hold) -> None:
         failpoint("runs.before_prove")
+        await asyncio.sleep(0)  # to look at every process of the host takes milliseconds: the end itself is told first
         try:
-            await self._wait_for(hold)
+            await once_there_are(lambda: self._wait_for(hold), f"the proof that {hold.node_id} is gone")
         except RunUnreadable as error:
             words = f"nothing proves that the {hold.kind} of {hold.node_id} are free: {error}"
             self._dispatch(Stuck(hold.node_id, hold.load_generation, words))
@@ -355,3 +367,7 @@ class EngineRuns:
             return found[0].identity
         record = RunFolder(self.run_folder(hold.node_id, hold.load_generation)).read_spawn()
         return None if record is None else record.identity
+
+
+async def _oom_kills() -> int | None:
+    return cgroup.oom_kills()

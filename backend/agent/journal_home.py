@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from backend.agent.break_glass import live_runs
@@ -40,6 +41,17 @@ def open_journal(config: AgentConfig) -> Journal | DamagedJournal:
         return Journal.open(folder, host=config.host, clock=SystemClock(), limits=limits_of(config))
     except (JournalDamaged, JournalWriteFailed) as error:
         return DamagedJournal(folder, host=config.host, words=str(error))
+
+
+async def set_aside(config: AgentConfig, journal: Journal) -> DamagedJournal:
+    """End a journal in which the scrub found damage, and hold what of it can be read: it can be forked then.
+
+    The lock is held throughout, and everything that was durable is known.
+    """
+    words, known, lock = journal.damage, journal.entities, await journal.hand_over()
+    return await asyncio.to_thread(
+        DamagedJournal, journal_folder(config), host=config.host, words=words, lock=lock, known=known
+    )
 
 
 def fork_damaged(config: AgentConfig, journal: DamagedJournal, by: str) -> tuple[Forked, Journal]:

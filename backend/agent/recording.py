@@ -32,18 +32,23 @@ MOST_HELD = 10_000
 
 
 class Recording:
-    """One journal's records, in order. ``tell`` gives the core an event, ``written`` hears what became durable."""
+    """One journal's records, in order. ``tell`` gives the core an event, ``written`` hears what became durable.
+
+    ``announce`` is called when the core has acted on it.
+    """
 
     def __init__(
         self,
         journal: Journal | DamagedJournal,
         tell: Callable[[CoreEvent], None],
         written: Callable[[tuple[JournalRecord, ...]], None],
+        announce: Callable[[], None],
         broke: Callable[[BaseException], None],
     ) -> None:
         self._journal = journal
         self._tell = tell
         self._written = written
+        self._announce = announce
         self._broke = broke
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[tuple[int, CoreEvent]] = []
@@ -107,6 +112,8 @@ class Recording:
             return
         self._written(appended.records)
         self._tell(Synced(token))
+        # Last, and so after what the core has begun by now: an engine is not started later for the consoles' sake.
+        self._announce()
 
     def _refused(self, error: JournalWriteFailed, order: int, cause: CoreEvent) -> None:
         is_first = not self.failed
@@ -115,7 +122,7 @@ class Recording:
         if not isinstance(cause, CommandArrived | Ticked | Disconnected | HealthSeen):
             self._hold(order, cause)
         if is_first or error.fenced:
-            self._tell(JournalFailed(self.failed))
+            self._tell(JournalFailed(self.failed, self.is_over))
 
     def _hold(self, order: int, event: CoreEvent) -> None:
         last = self._held[-1][1] if self._held else None

@@ -19,7 +19,9 @@ from pathlib import Path
 import msgspec
 
 from backend.agent.cgroup import oom_kills
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS, once_there_are, spare
 from backend.agent.process_identity import (
+    SeenProcess,
     group_members,
     is_alive,
     memory_of,
@@ -60,6 +62,8 @@ SHIM_SECONDS = 10.0
 """How long a shim may take to write down an exit that has happened: 0.7-1.6 ms as a rule."""
 KILL_SECONDS = 10.0
 """How long a killed process may take to go; one in uninterruptible sleep goes when its device answers."""
+SPAWN_DESCRIPTORS = 4
+"""Free descriptors without which no start is begun: its pidfd, and a file of its folder or of /proc at a time."""
 LOOK_SECONDS = 0.002
 """The first pause between two looks at files or /proc; it grows up to ``SLOWEST_LOOK_SECONDS``."""
 SLOWEST_LOOK_SECONDS = 0.1
@@ -103,13 +107,14 @@ async def spawn(folder: Path, nonce: str, argv: Sequence[str], env: Mapping[str,
     run = RunFolder(folder)
     try:
         failpoint("supervisor.before_shim")
-        shim_pid = _start_shim(run, nonce, argv, env)
+        with spare(SPAWN_DESCRIPTORS):
+            shim_pid = _start_shim(run, nonce, argv, env)
     except OSError as refused:
         raise SpawnFailed(f"cannot start {argv[0]} in {folder}: {_reason(refused)}.") from refused
     shim = os.pidfd_open(shim_pid)
     try:
         failpoint("supervisor.after_shim")
-        identity = await _await_execution(run, shim, argv)
+        identity = await once_there_are(lambda: _await_execution(run, shim, argv), f"the start of {folder.name}")
         failpoint("supervisor.after_spawn_record")
         _unprotect(identity.pid)
         return identity
@@ -171,9 +176,13 @@ async def wait_ended(identity: ProcessIdentity, folder: Path) -> tuple[int | Non
     return own if ended is None else (ended.code, ended.signal)
 
 
-def send_signal(identity: ProcessIdentity, signum: int) -> bool:
-    """Signal every live process of the run, after comparing identities. False when none of them was left to signal."""
-    members = group_members(identity)  # before the leader is gone: after it, its descendants are nobody's
+def send_signal(identity: ProcessIdentity, signum: int, members: Sequence[SeenProcess] | None = None) -> bool:
+    """Signal every live process of the run, after comparing identities. False when none of them was left to signal.
+
+    ``members`` are those of this moment, when they were just looked for: that takes milliseconds.
+    """
+    # Before the leader is gone: after it, its descendants are nobody's.
+    members = group_members(identity) if members is None else members
     led = signal_group(identity, signum)
     others = [member for member in members if not (led and member.group == identity.pid)]
     return any([led, *(signal_one(member, signum) for member in others)])
@@ -186,14 +195,16 @@ async def stop(identity: ProcessIdentity, folder: Path, steps: Sequence[StopStep
     of the engine's session, its group or their descendants; how it ended is on disk by then.
     """
     known: set[tuple[int, int]] = set()
+    is_gone = False
     for step in steps:
-        known |= {(member.pid, member.start_ticks) for member in group_members(identity)}
-        send_signal(identity, step.signal)
-        if await _gone_within(identity, known, step.seconds):
+        members = group_members(identity)
+        known |= {(member.pid, member.start_ticks) for member in members}
+        send_signal(identity, step.signal, members)
+        if is_gone := await _gone_within(identity, known, step.seconds):
             break
     deadline = asyncio.get_running_loop().time() + KILL_SECONDS
     pause = LOOK_SECONDS
-    while left := _left(identity, known):
+    while left := () if is_gone else _left(identity, known):
         if asyncio.get_running_loop().time() >= deadline:
             return StopOutcome(stopped=False, stuck_pids=left)
         send_signal(identity, signal.SIGKILL)  # again at each look: what was forked meanwhile was not in the last one
@@ -316,6 +327,8 @@ def _shim_words(run: RunFolder) -> str:
 
 
 def _reason(refused: OSError) -> str:
+    if refused.errno in OUT_OF_DESCRIPTORS:
+        return "the agent has no file descriptor left for it. Raise LimitNOFILE of its unit, or close consoles"
     if refused.errno == errno.E2BIG:
         return "an argument or the environment is longer than the kernel takes (128 KiB for one)"
     return f"{refused.strerror} ({refused.filename})" if refused.filename else str(refused.strerror)
@@ -338,7 +351,8 @@ async def _until_ended(pidfd: int) -> None:
 
 async def _ended_within(pidfd: int, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(_until_ended(pidfd), seconds)
+        async with asyncio.timeout(seconds):
+            await _until_ended(pidfd)
     except TimeoutError:
         return False
     return True

@@ -54,10 +54,14 @@ class JournalBatch(Event, frozen=True, kw_only=True, tag="journal.batch"):
 
 
 class JournalGap(Event, frozen=True, kw_only=True, tag="journal.gap"):
-    """Records ``first``..``last`` were skipped for a console that lags; must-see records never are."""
+    """Records ``first``..``last`` were skipped for a console that lags; must-see records never are.
+
+    ``words`` says why when it is for another reason: then they cannot be read, and must-see ones may be among them.
+    """
 
     first: int
     last: int
+    words: str = ""
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured"):

@@ -40,6 +40,7 @@ from backend.control.link_events import (
     Noted,
     RecordsHeard,
     gap_words,
+    is_unrecorded,
     unknown_words,
 )
 from backend.failpoints import failpoint
@@ -174,22 +175,27 @@ class Link:
     async def ask_until_known(self, command: Command, timeout: float) -> Result:
         """Like ``ask``, but a lost connection is waited out and the command asked for again by its op_id.
 
+        So is an agent that cannot record the end: its words are noted at once, and the truth comes with its next life.
         Raises AnswerUnknown when ``timeout`` seconds were not enough; ``sent`` False then proves that nothing left.
         """
         deadline = self._monotonic() + timeout
-        sent = False
+        sent, why = False, ""
         while True:
             left = deadline - self._monotonic()
             if left <= 0 or not await self.wait_live(left):
-                raise AnswerUnknown(
-                    f"{self.host} gave no answer to {command_type(command)} in {timeout:g} s", sent=sent
-                )
+                words = f"{self.host} gave no answer to {command_type(command)} in {timeout:g} s"
+                raise AnswerUnknown(f"{words}: {why}" if why else words, sent=sent)
             try:
                 known = await self._recall(command.op_id, deadline) if sent else None
                 if known is not None:
                     return known
                 left = max(0.0, deadline - self._monotonic())
-                return await self.ask(command, left)
+                result = await self.ask(command, left)
+                if not is_unrecorded(result):
+                    return result
+                sent, why = True, result.first_error
+                self._note("link.unknown", f"{command_type(command)} {command.op_id}: {why}")
+                await asyncio.sleep(0.2)
             except AnswerUnknown as error:
                 sent = sent or error.sent
                 await asyncio.sleep(0.2)

@@ -109,9 +109,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One shard that runs, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
 
     ``pid`` is 0 for a resident, which has no process of this agent; ``model`` is the file that it is to read, where
-    this agent does not pass it on a command line. ``adopted`` says that it ran, or was asked for,
-    before this agent did: then nothing is assumed of its phase.
-    ``may_canary`` is False while the replica drains: a canary would count as work; ``is_draining`` is True then.
+    this agent does not pass it on a command line. ``adopted`` says that it ran, or was asked for, before this agent
+    did: then nothing is assumed of its phase. ``may_canary`` is False while the replica drains: a canary would count as
+    work; ``is_draining`` is True then. ``is_watched`` is False while nobody asks for measurements: what is idle then
+    may be measured less often.
     """
 
     shard: Shard
@@ -123,6 +124,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     may_canary: Callable[[], bool] = _always
     is_draining: Callable[[], bool] = _never
     model: Path = Path()
+    is_watched: Callable[[], bool] = _always
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         self.events: list[CoreEvent] = []
-        self.runs = EngineRuns(folder, (), {}, self.events.append, lambda node: None, lambda shard: True)
+        self.runs = EngineRuns(folder, (), {}, self.events.append, lambda node: None, lambda shard: True, lambda: True)
 
     def prove(self, kind: str, ports: tuple[Port, ...] = ()) -> None:
         device = "" if kind == "ports" else "CPU"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -108,6 +109,19 @@ async def test_what_could_only_fail_later_is_refused_before_anything_starts(
     with pytest.raises(SpawnFailed, match=words):
         await supervisor.spawn(runs / "a", nonce, argv, env)
     assert supervisor.adopt(runs / "a") is None
+
+
+async def test_without_descriptors_nothing_is_started(runs: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(SpawnFailed, match="no file descriptor left"):
+            await supervisor.spawn(runs / "a", "nonce-1", SLEEPER, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not (runs / "a").exists()
+    identity = await start(runs / "a", SLEEPER)  # the same folder: the try left nothing in its way
+    assert (await supervisor.stop(identity, runs / "a", ())).stopped
 
 
 async def test_a_folder_is_used_once(runs: Path) -> None:
@@ -326,7 +340,7 @@ async def test_processes_that_cannot_be_ended_are_named(runs: Path, monkeypatch:
     """A process in uninterruptible sleep cannot be made here, so KILL is injected to reach nobody."""
     identity = await start(runs / "a", SLEEPER)
     monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.2)
-    monkeypatch.setattr(supervisor, "send_signal", lambda identity, signum: False)
+    monkeypatch.setattr(supervisor, "send_signal", lambda identity, signum, members=None: False)
     monkeypatch.setattr(supervisor, "signal_one", lambda process, signum: False)
     outcome = await supervisor.stop(identity, runs / "a", [StopStep(signal.SIGTERM, 0.1)])
     assert outcome == StopOutcome(stopped=False, stuck_pids=(identity.pid,))

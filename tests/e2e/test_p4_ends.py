@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.fleet import until
-from tests.e2e.p4_fleet import SOUND, P4Fleet
+from tests.e2e.p4_fleet import P4_CATALOG, SOUND, P4Fleet
 from tests.e2e.terminal import Terminal
 from tests.p4.peer import GENERATION, BarePeer, planned_ring
 from tests.p4.ring import simulated_ring
@@ -286,7 +286,8 @@ def test_kills_of_our_agents_cost_a_p4_agent_no_slot(fleets: Any) -> None:
 @pytest.mark.faults("a p4 ring is loaded, published to its bridge, watched and drained in the console, by keyboard")
 def test_a_ring_is_loaded_watched_and_drained_by_keyboard(tmp_path: Path) -> None:
     with simulated_ring(tmp_path, 2, **SOUND) as ring:
-        fleet = P4Fleet(claim_block(), ring)
+        only_ring, _, _ = P4_CATALOG.partition("[models.step.profiles.short]")
+        fleet = P4Fleet(claim_block(), ring, only_ring)
         fleet.more = {"host-a": f'[engines.p4.bridge]\nrecord = "{fleet.home / "bridge.json"}"'}
         fleet.write_agent("host-a", 0)
         try:

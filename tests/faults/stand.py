@@ -248,7 +248,7 @@ async def assert_quiet(fleet: FaultFleet, seconds: float = QUIET_SECONDS) -> Non
     """
     names = [name for name, agent in fleet.agents.items() if agent.poll() is None]
     await _proofs(fleet, names)
-    before = {name: await report_of(fleet, name) for name in names}
+    before = {name: await _begun(fleet, name) for name in names}
     engines = fleet.engine_pids()
     await asyncio.sleep(seconds)  # the quiet itself is what is looked at
     for name in names:
@@ -258,6 +258,14 @@ async def assert_quiet(fleet: FaultFleet, seconds: float = QUIET_SECONDS) -> Non
             raise AssertionError(f"{name} is not quiet: {[(r.kind, r.words) for r in late]}")
         assert after.entities == before[name].entities
     assert fleet.engine_pids() == engines
+
+
+async def _begun(fleet: FaultFleet, name: str) -> HostReport:
+    """A report behind the first record of a new journal, whose sync may take as long as the disk likes."""
+    while True:
+        report = await report_of(fleet, name)
+        if report.seq or report.facts.journal != "ok":
+            return report
 
 
 async def _proofs(fleet: FaultFleet, names: list[str]) -> None:

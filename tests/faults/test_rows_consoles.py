@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -15,17 +16,22 @@ import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
+from backend.agent import clock
+from backend.agent.core.state import Ticked
 from backend.contract.commands import OperationStatus, Release, Subscribe
-from backend.contract.events import Accepted, Answered, Refused, Welcome
-from backend.contract.words import AgentAddress, HostId, OpId
+from backend.contract.endpoints import Agent, Outer
+from backend.contract.envelopes import encode, event_envelope
+from backend.contract.events import Accepted, Answered, Heartbeat, Refused, Welcome
+from backend.contract.words import AgentAddress, HostId, OpId, UnixMs
 from backend.control.link import Link
 from backend.control.link_ends import AnswerUnknown
-from backend.control.link_events import AnyLinkEvent, LinkDown, LinkUp, Noted
+from backend.control.link_events import AnyLinkEvent, BeatHeard, LinkDown, LinkUp, Noted
+from tests.agent.core.world import World
 from tests.agent.journal.worlds import append_each, open_journal, segments
 from tests.agent.wire import RawConsole
 from tests.e2e.fleet import until
 from tests.e2e.terminal import Terminal
-from tests.factories import GENERATION
+from tests.factories import GENERATION, make_plan
 from tests.faults.stand import (
     QUICK,
     Asker,
@@ -83,6 +89,19 @@ class Middle:
                 await sink.drain()
         sink.close()
 
+    def insert(self, body: dict[str, object]) -> None:
+        """Say an event of this body to the console, as if the agent had. Only while nothing else is on the way."""
+        beat = event_envelope(
+            Heartbeat(head_seq=0, at_unix_ms=UnixMs(1)),
+            source=Agent(HostId("host-a")),
+            target=Outer(HostId("host-a"), "over", 1),
+            sequence=1_000_000,
+            correlation_id="inserted",
+            causation_id=None,
+        )
+        frame = json.dumps({**json.loads(encode(beat)), "body": body}).encode()
+        self._writers[0].write(b"\x81\x7e" + len(frame).to_bytes(2, "big") + frame)
+
     def cut(self) -> None:
         """End every connection at once."""
         for writer in self._writers:
@@ -118,6 +137,27 @@ async def test_e24_host_suspended_by_stopping_the_agent_injected(fleet: FaultFle
         link.cancel()
         await asyncio.gather(link, return_exceptions=True)
     await assert_quiet(fleet)
+
+
+@pytest.mark.faults("the host slept for an hour (its clock, injected): what was reserved has expired when it wakes")
+def test_e24_claims_run_out_in_a_suspend_injected(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, plan = World(), make_plan()
+    monkeypatch.setattr(world, "now", clock.now)
+    world.reserve(plan)
+    world.event(Ticked())
+    assert world.state.entities.reservations, "a minute has not passed"
+    awake = time.clock_gettime
+
+    def slept(which: int) -> float:
+        return awake(which) + (3600.0 if which == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", slept)
+    world.event(Ticked())
+    assert world.state.entities.reservations == {}
+    assert "expired unused" in world.records[-1].words
+    world.effects = []
+    world.event(Ticked())
+    assert world.is_quiet()
 
 
 @pytest.mark.faults("half-open, idle: a console that hears nothing for its limit says so and dials again")
@@ -399,6 +439,42 @@ async def test_e31_unknown_event_of_a_newer_agent_injected(fleet: FaultFleet) ->
     assert "strength" in noted.words
 
 
+@pytest.mark.faults("commands, fields and values of a newer console only: refused by name, and nothing else ends")
+async def test_e31_unknown_commands_of_a_newer_console(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    await console.hello()
+    for body, name in (
+        ({"type": "replica.teleport", "op_id": "t"}, "replica.teleport"),
+        ({"type": "release", "op_id": "t", "reservation": "x", "by": "alice", "gently": True}, "gently"),
+        ({"type": "op.status", "op_id": "t", "asked": 7}, "asked"),
+    ):
+        await console.say_raw({}, body)
+        refused = await console.hear(Refused)
+        assert (refused.op_id, refused.code) == ("t", "E_INVALID")
+        assert name in refused.words
+    known = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("t")))
+    assert known.result.value == {"known": False, "result": None}, "something of a refused command was kept"
+    await console.close()
+    await assert_quiet(fleet)
+
+
+@pytest.mark.faults("an event of a newer agent comes over a real link (its frame, injected): noted raw, the link stays")
+async def test_e31_unknown_event_over_a_real_link_injected(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    heard: list[AnyLinkEvent] = []
+    async with Middle(fleet).open() as middle:
+        link = asyncio.create_task(link_over(middle, heard).run())
+        await eventually("the link", lambda: [e for e in heard if isinstance(e, LinkUp)])
+        await eventually("a quiet line", lambda: [e for e in heard if isinstance(e, BeatHeard)])
+        middle.insert({"type": "telepathy", "strength": 7})
+        await eventually("its note", lambda: [e for e in heard if isinstance(e, Noted) and "telepathy" in e.kind])
+        assert not [e for e in heard if isinstance(e, LinkDown)]
+        link.cancel()
+        await asyncio.gather(link, return_exceptions=True)
+    await assert_quiet(fleet)
+
+
 @pytest.mark.faults("a journal of a newer format: an older agent never opens it for writing, and says both formats")
 async def test_e31_newer_journal_format(fleet: FaultFleet) -> None:
     (fleet.home / "host-a").mkdir(mode=0o700)
@@ -433,6 +509,27 @@ def test_e34_command_from_a_stale_view(fleet: FaultFleet) -> None:
     assert "revision" in stale.stdout + stale.stderr
     assert fleet.engine_pids() == engines
     quiet(fleet)
+
+
+@pytest.mark.faults("no descriptor is left when an engine is to be stopped: the stop waits, and ends with the next one")
+async def test_e36_out_of_file_descriptors_at_a_stop(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    pid, asker, plan = fleet.agents["host-a"].pid, Asker(fleet), worker_plan(fleet)
+    async with running(asker):
+        assert (await asker.ask(reserve(plan))).status == "succeeded"
+        assert (await asker.ask(load(plan))).status == "succeeded"
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        stopping = asyncio.ensure_future(asker.ask(unload(plan)))
+        await eventually("its words", lambda: "the stop of tiny-1/1 waits" in fleet.log_of("host-a") or None)
+        assert fleet.agents["host-a"].poll() is None, fleet.log_of("host-a")[-500:]
+        assert fleet.engine_pids(), "the engine is gone, and nobody could have looked"
+        assert not stopping.done()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert (await stopping).status == "succeeded"
+        assert not fleet.engine_pids()
+        assert fleet.agents["host-a"].poll() is None
+    await assert_quiet(fleet)
 
 
 @pytest.mark.faults("the agent has no descriptor left: consoles are refused aloud, those that are there are served on")

@@ -203,8 +203,15 @@ async def test_e14_fsync_eio_injected(fleet: FaultFleet) -> None:
         pid = await with_an_engine(fleet, asker)
         leave(fleet)
         fleet.start_armed("host-a", "journal.after_write_before_sync=raise:EIO@2")
-        with pytest.raises((Refusal, AnswerUnknown)):
-            await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"), 3.0)
+        console = await RawConsole.open(fleet.socket("host-a"), "host-a", "at once")
+        await console.hello()
+        lost = (await console.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"))).result
+        await console.close()
+        assert (lost.status, lost.resource_state) == ("failed", "unknown")
+        assert "E_JOURNAL" in lost.first_error, lost.first_error
+        assert "fenced" in lost.first_error, lost.first_error
+        with pytest.raises(AnswerUnknown, match="fenced"):  # who asks until the outcome is known learns why it is not
+            await asker.ask(Release(op_id=OpId("lost"), reservation=OpId("x"), by="alice"), 5.0)
         assert len(fleet.acted("journal.after_write_before_sync")) == 1
         words = await refused(fleet, "after")
         assert "fenced" in words
@@ -257,6 +264,41 @@ async def test_e16_sync_takes_long(fleet: FaultFleet) -> None:
     assert time.monotonic() - began >= 3.9
     assert "journal slow" in kinds
     await console.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(150)
+@pytest.mark.faults("a sync takes 30 s: questions are answered all along, loads refused after 10 s, the answer comes")
+async def test_e16_sync_takes_thirty_seconds(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "journal.after_write_before_sync=delay:30@2")
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    await console.hello()
+    other = await RawConsole.open(fleet.socket("host-a"), "host-a", "other")
+    await other.hello()
+    began = time.monotonic()
+    slow = asyncio.create_task(console.ask(Release(op_id=OpId("slow"), reservation=OpId("x"), by="alice")))
+    longest, degrees, refused_at = 0.0, set(), 0.0
+    number = 0
+    while not slow.done():
+        number += 1
+        asked = time.monotonic()
+        known = await other.ask(OperationStatus(op_id=OpId(f"s{number}"), asked=OpId("slow")))
+        longest = max(longest, time.monotonic() - asked)
+        if not slow.done():
+            assert known.result.value["result"] is None, "a result was said before it was durable"
+        facts = (await report_of(fleet)).facts
+        degrees |= {(ill.kind, ill.refuses_loads) for ill in facts.illnesses}
+        if "journal" in facts.refuses_loads and not refused_at:
+            refused_at = time.monotonic() - began
+        await asyncio.sleep(0.3)
+    assert longest < 5.0, f"a question waited {longest:.1f} s: the event loop stood still"
+    assert {("journal slow", False), ("journal slow", True)} <= degrees
+    assert 9.0 < refused_at < 25.0, refused_at
+    assert (await slow).result.status == "succeeded"
+    assert time.monotonic() - began >= 29.5
+    await console.close()
+    await other.close()
+    await assert_quiet(fleet)
 
 
 # 17, 19, 20, 22: the log is not what was written

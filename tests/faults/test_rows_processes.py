@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from backend.agent import cgroup
+from backend.agent.core.health import FLAPPING_FAILURES
 from backend.contract.entities import Shard
 from backend.contract.words import LoadGeneration
 from tests.e2e.fleet import until
@@ -211,6 +213,47 @@ async def test_e07_engine_killed_by_signal_nine(fleet: FaultFleet) -> None:
         shard = (await report_of(fleet)).entities.shards[WORKER]
         assert (shard.state, shard.exit and shard.exit.signal) == ("failed", 9)
         await assert_quiet(fleet)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(150)
+@pytest.mark.faults("an engine dies three times in ten minutes: its slot takes no load until a person has unloaded it")
+async def test_e07_quarantine_after_three_deaths(fleet: FaultFleet) -> None:
+    fleet.start_armed("host-a", "")
+    asker = Asker(fleet)
+    async with running(asker):
+        for number in range(FLAPPING_FAILURES):
+            pid = await load_worker(fleet, asker, GENERATION + number)
+            os.kill(pid, signal.SIGKILL)
+            ended = functools.partial(_ended, asker, GENERATION + number)
+            await eventually("its end, and the proof that nothing is held", ended)
+        (quarantined,) = [r for r in asker.records.values() if r.kind == "quarantined"]
+        assert (quarantined.level, quarantined.node_id) == ("alarm", WORKER)
+        report = await report_of(fleet)
+        assert (WORKER, True) in {(f.node_id, f.is_quarantined) for f in report.entities.failing.values()}
+        last = worker_plan(fleet, GENERATION + FLAPPING_FAILURES)
+        refused = await asker.ask(reserve(last, "early"))
+        assert refused.status == "rejected"
+        assert f"{WORKER} is quarantined" in refused.first_error
+        assert "signal 9" in refused.first_error
+        fleet.kill_agent("host-a")
+        fleet.start_armed("host-a", "")
+        again = await asker.ask(reserve(last, "after a restart"))
+        assert "is quarantined" in again.first_error, "a restart of the agent cleared it"
+        await assert_quiet(fleet)
+        assert not fleet.engine_pids()
+        dead = worker_plan(fleet, GENERATION + FLAPPING_FAILURES - 1)
+        assert (await asker.ask(unload(dead, "clear"))).status == "succeeded"
+        assert (await asker.ask(reserve(last, "late"))).status == "succeeded"
+        await assert_quiet(fleet)
+
+
+def _ended(asker: Asker, generation: int) -> bool | None:
+    """The death of this generation is recorded, and each of its holds has its proof."""
+    exits = [r for r in asker.records.values() if r.kind == "exited" and r.change and r.change.shard]
+    proven = [r for r in asker.records.values() if r.kind == "proven gone"]
+    dead = {r.change.shard.load_generation for r in exits if r.change and r.change.shard}
+    return (generation in dead and len(proven) >= 2 * len(exits)) or None
 
 
 FORKING = """#!/bin/sh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.agent.core import cordons, drains, foreign, keeping, tending
+from backend.agent.core import cordons, drains, fencing, foreign, keeping, tending
 from backend.agent.core.budgets import demand
 from backend.agent.core.claims import highest_seen, why_not_load, why_not_plan, why_not_reserve
 from backend.agent.core.health import clear_failures
@@ -114,6 +114,8 @@ def _repeat(turn: Turn, event: CommandArrived, known: OpenOperation) -> None:
             "payload. Use a new id for a new command."
         )
         turn.at_once(Send(event.conn, Refused(op_id=op_id, code="E_OP_REUSED", words=words)))
+    elif fencing.never_ends(turn.state, known):
+        turn.at_once(Send(event.conn, fencing.unknown_end(turn.state, op_id)))
     elif known.result is not None:
         turn.once_known(Send(event.conn, Answered(op_id=op_id, command=known.command, result=known.result)))
     else:
@@ -232,10 +234,11 @@ def _load(turn: Turn, event: CommandArrived, command: Load) -> None:
         drop_reservations=() if left.node_ids else (command.reservation,),
         operation=_operation(turn, event, command.node_id, command.by),
     )
-    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
+    # The answer after the start: its frames take as long to write as a process to spawn.
     turn.then(
         Spawn(command.node_id, plan.load_generation, f"{plan.load_generation}-{planned.rank}-{event.digest[:16]}")
     )
+    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
 
 
 def _without(reservation: Reservation, planned: PlannedShard, plan: Plan) -> Reservation:

@@ -70,9 +70,13 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class JournalFailed(msgspec.Struct, frozen=True):
-    """The journal cannot be written any more: nothing that waits for it may happen."""
+    """The journal cannot be written any more: nothing that waits for it may happen.
+
+    ``is_over``: not before the agent is started again, and nobody knows what of it is on the disk.
+    """
 
     words: str
+    is_over: bool = False
 
 
 class JournalResumed(msgspec.Struct, frozen=True):
@@ -290,6 +294,7 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     ``awaiting`` holds effects per append token; ``asked`` the connections that wait for an operation's result;
     ``zeros`` the empty readings in a row of a draining replica; the deadlines are monotonic seconds, those of operator
     holds by their keys, that of the keeper's lease None where none holds, that of the cordon None where it has no end;
+    ``journal_is_over`` says that nothing that waits for the journal will ever come in this life;
     ``ignored`` counts what a drive saw that no shard in its state can do; ``illnesses`` are those that the journal
     was told of.
     """
@@ -308,5 +313,6 @@ class CoreState(msgspec.Struct, frozen=True, kw_only=True):
     lease_deadline: float | None = None
     cordon_deadline: float | None = None
     journal_failed: str = ""
+    journal_is_over: bool = False
     ignored: int = 0
     illnesses: tuple[Illness, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core import commands, cordons, drains, health, keeping, processes, tending
+from backend.agent.core import commands, cordons, drains, fencing, health, keeping, processes, tending
 from backend.agent.core.state import (
     Adopted,
     CommandArrived,
@@ -32,8 +32,8 @@ from backend.agent.core.state import (
 )
 from backend.agent.core.turn import Turn
 from backend.contract.entities import Entities
-from backend.contract.events import Accepted, Answered, Refused
-from backend.contract.words import HostId, OpId
+from backend.contract.events import Refused
+from backend.contract.words import HostId
 
 OPERATION_KEPT_MS = 24 * 3600 * 1000
 """How long an ended command is remembered, so that asking again finds its result."""
@@ -92,7 +92,7 @@ def _dispatch(turn: Turn, event: CoreEvent) -> None:
     elif isinstance(event, GlassBroken):
         health.on_glass_broken(turn, event)
     elif isinstance(event, JournalFailed):
-        turn.set(journal_failed=event.words)
+        fencing.on_journal_failed(turn, event)
     elif isinstance(event, JournalResumed):
         _resumed(turn, event)
     elif isinstance(event, JournalNoticed):
@@ -115,20 +115,10 @@ def _started(turn: Turn, event: Started) -> None:
     tending.on_started(turn)
 
 
-def _waiting(state: CoreState) -> list[tuple[OpId, int]]:
-    """Who waits for which command: for its result, or for a word that waits for the journal."""
-    waiting = [(op_id, conn) for op_id, conns in state.asked.items() for conn in conns]
-    for effects in state.awaiting.values():
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.event, Accepted | Answered):
-                waiting.append((effect.event.op_id, effect.conn))
-    return list(dict.fromkeys(waiting))
-
-
 def _resumed(turn: Turn, event: JournalResumed) -> None:
     """Go back to what is durable: what was decided on top of it never happened, and its askers hear that."""
     words = f"E_JOURNAL: the journal of {turn.state.host} did not take it: {turn.state.journal_failed}"
-    for op_id, conn in _waiting(turn.state):
+    for op_id, conn in fencing.waiting(turn.state):
         if op_id not in event.entities.operations:
             turn.at_once(Send(conn, Refused(op_id=op_id, code="E_JOURNAL", words=words)))
     asked = {op_id: conns for op_id, conns in turn.state.asked.items() if op_id in event.entities.operations}

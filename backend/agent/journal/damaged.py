@@ -38,6 +38,8 @@ class Salvaged(msgspec.Struct, frozen=True, kw_only=True):
     entities: Entities
     witness: Head | None
     words: str
+    is_whole: bool = False
+    """``entities`` is everything that was durable, as the agent that wrote it knew: only history cannot be read."""
 
     @property
     def next_seq(self) -> int:
@@ -110,11 +112,18 @@ class DamagedJournal(StoredLog):
     last_sync_seconds = 0.0
     dropped_records = 0
 
-    def __init__(self, folder: Path, *, host: str, words: str) -> None:
-        """``words`` is why the journal cannot be opened. Raises JournalLocked when another agent holds it."""
-        self._lock = take_lock_to_read(folder / LOCK_NAME)
+    def __init__(
+        self, folder: Path, *, host: str, words: str, lock: int | None = None, known: Entities | None = None
+    ) -> None:
+        """``words`` is why the journal cannot be written. Raises JournalLocked when another agent holds it.
+
+        ``lock`` is the descriptor of a lock that is held already, ``known`` everything durable when that is known.
+        """
+        self._lock = take_lock_to_read(folder / LOCK_NAME) if lock is None else lock
         self.folder = folder
         self.salvaged = salvage(folder, host=host)
+        if known is not None:
+            self.salvaged = msgspec.structs.replace(self.salvaged, entities=known, is_whole=True)
         self.health = self.fenced = words
         found = self.salvaged
         shared = Shared(found.segments, found.position, Limits(ring_records=1), found.entities)

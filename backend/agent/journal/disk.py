@@ -10,6 +10,8 @@ from pathlib import Path
 
 from backend.agent.journal.errors import JournalDamaged, JournalLocked
 
+_ZEROS = bytes(256 * 1024)
+
 
 class Disk:
     """The real disk. Every call may raise OSError."""
@@ -29,6 +31,15 @@ class Disk:
     def allocate(self, fd: int, offset: int, length: int) -> None:
         """Reserve room that reads as zeros."""
         os.posix_fallocate(fd, offset, length)
+
+    def lay_zeros(self, fd: int, offset: int, length: int) -> None:
+        """Write zeros into reserved room, which read as zeros before: what is written there later syncs faster."""
+        done = 0
+        while done < length:
+            taken = os.pwrite(fd, _ZEROS[: length - done], offset + done)
+            if taken <= 0:
+                raise OSError(errno.EIO, f"the disk took {done} of {length} bytes")
+            done += taken
 
     def fsync_folder(self, folder: Path) -> None:
         """Make names in a folder durable: after creating, renaming, removing."""

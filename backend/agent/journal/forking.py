@@ -99,11 +99,12 @@ def _first_record(
     lost = (
         f"records {read + 1} to {salvaged.next_seq - 1} are lost" if salvaged.next_seq - 1 > read else "none is known"
     )
+    state = "what they made true is known and goes on; " if salvaged.is_whole else ""
     return JournalRecord(
         kind=FORKED,
         words=(
             f"{by} accepted the loss of what could not be read: {why} Readable were the records up to {read}, "
-            f"{lost} behind it; the old files are in {kept}.{f' {discovered}' if discovered else ''}"
+            f"{lost} behind it; {state}the old files are in {kept}.{f' {discovered}' if discovered else ''}"
         ),
         at_unix_ms=at_unix_ms,
         level="alarm",

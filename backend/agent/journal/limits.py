@@ -37,14 +37,14 @@ class SystemClock:
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and times of a journal. Bytes, records and seconds.
 
-    A segment ends at ``segment_bytes`` or ``segment_seconds``. Segments are kept for ``keep_days`` and up to
-    ``keep_bytes`` in all, whichever ends first. With less than ``low_bytes`` free,
+    A segment ends at ``segment_bytes`` or ``segment_seconds``; its room is made ``allocate_bytes`` at a time. Segments
+    are kept for ``keep_days`` and up to ``keep_bytes`` in all, whichever ends first. With less than ``low_bytes`` free,
     progress is not kept. ``scrub_seconds`` is between two passes over the sealed segments.
     """
 
     segment_bytes: int = 64 * MIB
     segment_seconds: float = 24 * 3600.0
-    allocate_bytes: int = MIB
+    allocate_bytes: int = 256 * 1024
     group_records: int = 512
     group_bytes: int = 256 * 1024
     ring_records: int = 4096

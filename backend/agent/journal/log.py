@@ -12,9 +12,16 @@ import msgspec
 from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.disk import Disk, own_folder, take_lock
 from backend.agent.journal.errors import JournalWriteFailed
-from backend.agent.journal.format import BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, check_batch_size, encode_record
+from backend.agent.journal.format import (
+    BATCH_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    check_batch_size,
+    encode_record,
+    encode_records,
+)
 from backend.agent.journal.limits import Clock, Limits
 from backend.agent.journal.opening import Opened, open_folder
+from backend.agent.journal.recent import Records
 from backend.agent.journal.scrub import Scrubber
 from backend.agent.journal.segment_writer import error_words
 from backend.agent.journal.segments import first_wall_ns
@@ -37,11 +44,16 @@ class Appended:
     ``durable`` raises JournalWriteFailed when they never will be.
     """
 
-    __slots__ = ("durable", "records")
+    __slots__ = ("_records", "durable")
 
-    def __init__(self, records: tuple[JournalRecord, ...], durable: asyncio.Future[None]) -> None:
-        self.records = records
+    def __init__(self, records: Records, durable: asyncio.Future[None]) -> None:
+        self._records = records
         self.durable = durable
+
+    @property
+    def records(self) -> tuple[JournalRecord, ...]:
+        """The records with their numbers."""
+        return self._records.numbered
 
 
 class Journal(StoredLog):
@@ -103,31 +115,40 @@ class Journal(StoredLog):
     def health(self) -> str:
         """``ok``, or what is wrong in words: then no load may begin."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             return shared.fenced or shared.trouble or shared.full or "ok"
 
     @property
     def fenced(self) -> str:
         """Why nothing can be written any more until a restart; empty while it can."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.fenced
+
+    @property
+    def damage(self) -> str:
+        """What the scrub found wrong with a sealed segment, when nothing else ended the writing; else empty.
+
+        Then all that was acknowledged is durable and in ``entities``: a fork of it loses history, and no state.
+        """
+        with self._shared.lock:
+            return self._shared.damage if self._shared.fenced == self._shared.damage else ""
 
     @property
     def last_sync_seconds(self) -> float:
         """How long the last sync took, or the one under way has taken so far when that is longer."""
-        with self._shared.changed:
+        with self._shared.lock:
             last, began = self._shared.sync_seconds, self._shared.sync_began_ns
         return last if began is None else max(last, (self._clock.mono_ns() - began) / 1e9)
 
     @property
     def dropped_records(self) -> int:
         """Progress records that were not kept since space became low."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.dropped
 
     def take_notices(self) -> tuple[Notice, ...]:
         """What the journal has to say of itself since the last call, for its owner to record."""
-        with self._shared.changed:
+        with self._shared.lock:
             notices, self._shared.notices = tuple(self._shared.notices), []
         return notices
 
@@ -141,24 +162,25 @@ class Journal(StoredLog):
         durable = asyncio.get_running_loop().create_future()
         if not records:
             durable.set_result(None)
-            return Appended((), durable)
+            return Appended(Records(0, ()), durable)
         wall_ns, mono_ns = self._clock.wall_ns(), self._clock.mono_ns()
-        frames = [encode_record(_checked_json(record), wall_ns=wall_ns, mono_ns=mono_ns) for record in records]
-        size = sum(map(len, frames))
-        check_batch_size(len(frames), size)
+        payload = encode_records([_checked_json(record) for record in records], wall_ns=wall_ns, mono_ns=mono_ns)
+        check_batch_size(len(records), len(payload))
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             self._raise_when_closed()
-            if self._is_full(size, mono_ns):
+            if self._is_full(len(payload), mono_ns):
                 self._begin_segment(wall_ns, mono_ns)
-            numbered = self._queue(records, frames, size, durable)
+            queued = self._queue(records, payload, durable)
             self._is_fresh = False
-            shared.changed.notify_all()
-        return Appended(numbered, durable)
+            is_awaited, shared.is_waiting = shared.is_waiting, False
+        if is_awaited:
+            self._writer.wake()
+        return Appended(queued, durable)
 
     def append_lazy(self, records: Sequence[JournalRecord]) -> Appended | None:
         """Append what may be missing afterwards, such as progress; None when space is low: it is counted instead."""
-        with self._shared.changed:
+        with self._shared.lock:
             if self._shared.is_low:
                 self._shared.dropped += len(records)
                 return None
@@ -170,7 +192,7 @@ class Journal(StoredLog):
         Whoever appends calls this once it has gone back to ``entities``: what was refused is forgotten here.
         """
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             if shared.fenced or shared.stopping or (shared.refusing and not shared.may_resume):
                 return False
             if shared.refusing:
@@ -184,40 +206,46 @@ class Journal(StoredLog):
     async def keep_up(self) -> None:
         """Look after room and retention now instead of in a while; returns when that is done."""
         done = asyncio.get_running_loop().create_future()
-        with self._shared.changed:
+        with self._shared.lock:
             if self._shared.fenced or self._shared.stopping:
                 return
             self._shared.upkeep.append(done)
-            self._shared.changed.notify_all()
+        self._writer.wake()
         await done
 
     async def close(self) -> None:
         """Write what is queued, leave the head file exact, and give the lock back. Again is harmless."""
+        lock = await self.hand_over()
+        if lock >= 0:
+            os.close(lock)
+
+    async def hand_over(self) -> int:
+        """The same, but the lock stays held: its descriptor, for what takes the place of this; -1 once it is gone."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             shared.stopping = True
-            shared.changed.notify_all()
+        if self._lock < 0:
+            return -1
+        self._writer.wake()
         self._scrubber.stop()
         await asyncio.to_thread(self._writer.join)
-        if self._lock >= 0:
-            lock, self._lock = self._lock, -1
-            os.close(lock)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:  # not closed by another caller meanwhile
+            self._writer.silence()
+        return lock
 
     # Segments, each under the lock of what is shared
 
-    def _queue(
-        self, records: Sequence[JournalRecord], frames: list[bytes], size: int, durable: asyncio.Future[None]
-    ) -> tuple[JournalRecord, ...]:
+    def _queue(self, records: Sequence[JournalRecord], payload: bytes, durable: asyncio.Future[None]) -> Records:
         shared = self._shared
-        first = shared.next_seq
-        numbered = tuple([msgspec.structs.replace(record, seq=seq) for seq, record in enumerate(records, first)])
+        queued = Records(shared.next_seq, records)
         for record in records:
             if record.change is not None:
                 self._ahead = fold(self._ahead, record)
-        shared.next_seq = first + len(numbered)
-        shared.queue.append(Pending(numbered, frames, size, durable, self._ahead))
-        self._filled += size + BATCH_HEADER_BYTES
-        return numbered
+        shared.next_seq = queued.last + 1
+        shared.queue.append(Pending(queued, payload, durable, self._ahead))
+        self._filled += len(payload) + BATCH_HEADER_BYTES
+        return queued
 
     def _is_full(self, size: int, mono_ns: int) -> bool:
         if self._is_fresh:
@@ -239,11 +267,11 @@ class Journal(StoredLog):
         for record in records:
             frame = encode_record(_checked_json(record), wall_ns=wall_ns, mono_ns=mono_ns)
             if frames and sum(map(len, frames)) + len(frame) > self._limits.group_bytes:
-                self._queue(group, frames, sum(map(len, frames)), loop.create_future())
+                self._queue(group, b"".join(frames), loop.create_future())
                 group, frames = [], []
             group.append(record)
             frames.append(frame)
-        self._queue(group, frames, sum(map(len, frames)), loop.create_future())
+        self._queue(group, b"".join(frames), loop.create_future())
         self._shared.queue[first].begins = True
         self._shared.queue[-1].completes = True
         self._full_at = max(self._limits.segment_bytes, 2 * self._filled)

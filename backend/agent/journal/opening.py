@@ -16,6 +16,7 @@ from backend.agent.journal.errors import JournalDamaged, JournalWriteFailed
 from backend.agent.journal.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_batch, encode_record
 from backend.agent.journal.head import HEAD_NAME, Head, HeadFile
 from backend.agent.journal.limits import Clock, Limits
+from backend.agent.journal.recent import Records
 from backend.agent.journal.recovery import Position
 from backend.agent.journal.retention import base_of
 from backend.agent.journal.segment_writer import Fenced, NotWritten, SegmentWriter, error_words
@@ -246,5 +247,5 @@ def _record_recovery(opened: Opened, clock: Clock) -> None:
         opened.head.close()
         raise JournalWriteFailed(f"the recovery of the journal could not be recorded: {error}", fenced=True) from error
     shared = opened.shared
-    shared.publish((msgspec.structs.replace(record, seq=position.next_seq),), after, len(batch), shared.entities)
+    shared.publish((Records(position.next_seq, (record,)),), after, len(batch), shared.entities)
     shared.next_seq = after.next_seq

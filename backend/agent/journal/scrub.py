@@ -34,7 +34,7 @@ class Scrubber(threading.Thread):
     def run(self) -> None:
         """Pass, rest, pass again, until stopped or damage is found."""
         while not self._stop.is_set():
-            with self._shared.changed:
+            with self._shared.lock:
                 sealed = [segment for segment in self._shared.segments if segment.seal is not None]
             for segment in sealed:
                 words = self._scrub(segment)
@@ -75,9 +75,10 @@ class Scrubber(threading.Thread):
         return digest.digest()
 
     def _is_gone(self, segment: Segment) -> bool:
-        with self._shared.changed:
+        with self._shared.lock:
             return all(kept.path != segment.path for kept in self._shared.segments)
 
     def _damaged(self, words: str) -> None:
-        with self._shared.changed:
+        with self._shared.lock:
+            self._shared.damage = words
             self._shared.fenced = self._shared.fenced or words

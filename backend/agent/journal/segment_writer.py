@@ -53,19 +53,25 @@ class SegmentWriter:
         self._digest = digest
         self._end = segment.end
         self._fd = open_regular(segment.path, os.O_RDWR)
-        self._allocated = os.fstat(self._fd).st_size
+        self._laid = self._end
+        self._unread: list[bytes] = []
 
     def prepare(self, size: int) -> None:
-        """Make room for a batch of ``size`` bytes, ahead and in large steps."""
-        if self._end + size <= self._allocated:
+        """Make room for a batch of ``size`` bytes, ahead and in large steps.
+
+        Room that is only reserved has to be converted by the sync of what is written into it (ext4: a commit of the
+        file system's own journal, half as long again as the sync of 64 events). So zeros are laid there first.
+        """
+        if self._end + size <= self._laid:
             return
-        room = max(self._limits.allocate_bytes, size)
+        room = max(self._limits.allocate_bytes, self._end + size - self._laid)
         try:
-            self._disk.allocate(self._fd, self._allocated, room)
-            self._allocated += room
+            self._disk.allocate(self._fd, self._laid, room)
+            self._disk.lay_zeros(self._fd, self._laid, room)
+            self._laid += room
         except OSError:
             # Too full for a whole step. The batch itself may still fit: its write decides, and says why not.
-            self._allocated = max(self._allocated, os.fstat(self._fd).st_size)
+            return
 
     def write(self, data: bytes) -> None:
         """Write one batch, not yet synced. Raises NotWritten with the file cut back, or Fenced."""
@@ -85,10 +91,17 @@ class SegmentWriter:
             self._disk.fdatasync(self._fd)
         except OSError as error:
             raise Fenced(f"the sync of {self.segment.path.name} failed: {error_words(error)}") from error
-        self._digest.update(data)
+        self._unread.append(data)
         self._end += len(data)
-        self._allocated = max(self._allocated, self._end)
+        self._laid = max(self._laid, self._end)
         self.position = position
+
+    def settle(self) -> None:
+        """After the acknowledgement, while nobody waits: what the seal will say of the batch, and room for the next."""
+        for data in self._unread:
+            self._digest.update(data)
+        self._unread.clear()
+        self.prepare(self._limits.allocate_bytes // 4)
 
     def rotate(self, sealed_ns: int) -> Segment:
         """Seal the segment and begin the next one, whose file is made first. Raises NotRotated and Fenced."""
@@ -120,7 +133,7 @@ class SegmentWriter:
         self.segment = Segment(path, header, SEGMENT_HEADER_BYTES)
         self._end = SEGMENT_HEADER_BYTES
         self._fd = opened
-        self._allocated = os.fstat(self._fd).st_size
+        self._laid = self._end
         self._digest = hashlib.sha256(start)
         return self.segment
 
@@ -129,6 +142,7 @@ class SegmentWriter:
         os.close(self._fd)
 
     def _seal(self, sealed_ns: int, draft: Path) -> None:
+        self.settle()
         footer = encode_footer(
             self._digest,
             end=self._end,
@@ -157,7 +171,7 @@ class SegmentWriter:
             raise Fenced(
                 f"a write failed ({error_words(cause)}) and its part could not be cut off again: {error_words(error)}"
             ) from error
-        self._allocated = self._end
+        self._laid = self._end
 
 
 def error_words(error: OSError) -> str:

@@ -22,9 +22,10 @@ from backend.agent.journal.format import (
     FormatError,
     SegmentHeader,
     encode_segment_header,
+    first_wall_of,
     read_batch,
     read_batch_header,
-    read_records,
+    read_bodies,
 )
 from backend.agent.journal.recovery import Damage, IndexEntry, Position, SegmentScan, read_header, scan_segment
 from backend.agent.journal.sealing import Seal, digest_of, digest_words, encode_footer, read_seal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _NAME = re.compile(r"[0-9]{10}-[0-9]{20}\.rtj", re.ASCII)
-_CHUNK = 256 * 1024
+CHUNK = 256 * 1024
 _RECORD = msgspec.json.Decoder(JournalRecord)
 
 
@@ -72,10 +73,11 @@ class Segment:
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch as read back and checked."""
+    """A batch as read back and checked; ``end`` is where the next one begins."""
 
     header: BatchHeader
     records: tuple[JournalRecord, ...]
+    end: int
 
 
 @dataclass(slots=True)
@@ -227,8 +229,10 @@ def torn_copy(segment: Segment) -> Path:
     return segment.path.with_name(f"{segment.path.name}.{segment.end}.torn")
 
 
-def batches_from(segment: Segment, offset: int, end: int, after: int = 0) -> Iterator[StoredBatch]:
+def batches_from(segment: Segment, offset: int, end: int, after: int = 0, chunk: int = CHUNK) -> Iterator[StoredBatch]:
     """The batches between two batch boundaries, each checked again. Raises JournalDamaged, FileNotFoundError.
+
+    ``chunk`` is how many bytes are read at once; whoever wants few records says so.
 
     Batches without a record past ``after`` are checked and left out: a reader begins at an index entry, which may lie
     a thousand records before what it wants, and decoding those costs twenty times as much as their checksum.
@@ -241,16 +245,16 @@ def batches_from(segment: Segment, offset: int, end: int, after: int = 0) -> Ite
             for _ in range(2):
                 wanted = _wanted(held, offset - base)
                 if len(held) - (offset - base) < wanted:
-                    held, base = os.pread(fd, min(max(_CHUNK, wanted), end - offset), offset), offset
+                    held, base = os.pread(fd, min(max(chunk, wanted), end - offset), offset), offset
             try:
                 header = read_batch(held, offset - base)
                 is_wanted = header.last_seq > after
-                records = tuple(_decoded(held, offset - base, header)) if is_wanted else ()
+                records = _decoded(held, offset - base, header) if is_wanted else ()
             except (FormatError, msgspec.MsgspecError) as error:
                 raise JournalDamaged(segment.path, offset, str(error)) from error
-            if is_wanted:
-                yield StoredBatch(header, records)
             offset += header.size
+            if is_wanted:
+                yield StoredBatch(header, records, offset)
     finally:
         os.close(fd)
 
@@ -259,12 +263,13 @@ def first_wall_ns(segment: Segment) -> int | None:
     """When the first record of a segment was appended; None when it has none. Raises JournalDamaged."""
     fd = open_regular(segment.path, os.O_RDONLY)
     try:
-        data = os.pread(fd, min(_CHUNK, segment.end - SEGMENT_HEADER_BYTES), SEGMENT_HEADER_BYTES)
+        data = os.pread(fd, min(CHUNK, segment.end - SEGMENT_HEADER_BYTES), SEGMENT_HEADER_BYTES)
     finally:
         os.close(fd)
     if not data:
         return None
-    return next(read_records(data, 0, read_batch_header(data, 0))).wall_ns
+    read_batch_header(data, 0)
+    return first_wall_of(data, 0)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -291,9 +296,10 @@ def _wanted(held: bytes, at: int) -> int:
         return BATCH_HEADER_BYTES
 
 
-def _decoded(data: bytes, offset: int, header: BatchHeader) -> Iterator[JournalRecord]:
-    for seq, frame in enumerate(read_records(data, offset, header), header.first_seq):
-        yield msgspec.structs.replace(_RECORD.decode(frame.body), seq=seq)
+def _decoded(data: bytes, offset: int, header: BatchHeader) -> tuple[JournalRecord, ...]:
+    decode, number = _RECORD.decode, msgspec.structs.replace
+    bodies = read_bodies(data, offset, header)
+    return tuple([number(decode(body), seq=seq) for seq, body in enumerate(bodies, header.first_seq)])
 
 
 def _read_whole(path: Path, disk: Disk) -> bytes:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from pathlib import Path
+
+import msgspec
 
 from backend.agent.journal.cursor import Cursor, CursorOutcome, parse_cursor
 from backend.agent.journal.opening import chain_at, segment_of
-from backend.agent.journal.segments import Segment, batches_from
+from backend.agent.journal.segments import CHUNK, Segment, StoredBatch, batches_from
 from backend.agent.journal.shared import Shared
 from backend.contract.entities import Entities, JournalRecord
 from backend.contract.numbers import check_u64
 
 _RETRIES = 10
+MOST_PLACES = 16
+"""How many readers of the disk find their places again; one more than that is slower, and no less right."""
+RECORD_BYTES = 512
+"""What a record takes, in the middle: how much of a file is read at once for how many."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a reader stands behind a record: the next batch begins at ``offset`` of ``path``.
+
+    ``epoch`` and ``chain`` are of the record's own batch, ``rest`` is what the reader has not had of that.
+    """
+
+    path: Path
+    offset: int
+    epoch: int
+    chain: int
+    rest: tuple[JournalRecord, ...] = ()
 
 
 class StoredLog:
@@ -22,23 +41,24 @@ class StoredLog:
         self.journal_id = journal_id
         self.journal_epoch = journal_epoch
         self._shared = shared
+        self._places: dict[int, Place] = {}
 
     @property
     def head_seq(self) -> int:
         """The last durable record; 0 while there is none."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.head_seq
 
     @property
     def oldest_seq(self) -> int:
         """The oldest record kept; one past ``head_seq`` while there is none."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.oldest_seq
 
     @property
     def entities(self) -> Entities:
         """The fold of everything durable."""
-        with self._shared.changed:
+        with self._shared.lock:
             return self._shared.entities
 
     def replay(self) -> Iterator[JournalRecord]:
@@ -52,19 +72,22 @@ class StoredLog:
         """
         check_u64("after", after)
         shared = self._shared
-        with shared.changed:
-            ring = shared.ring
+        with shared.lock:
             if after >= shared.head_seq or limit <= 0:
                 return ()
-            if ring and ring[0][0].seq <= after + 1:
-                start = after + 1 - ring[0][0].seq
-                return tuple(record for record, _ in islice(ring, start, start + limit))
+            if (recent := shared.recent.after(after, limit)) is not None:
+                return recent
         for _ in range(_RETRIES):
             try:
-                return tuple(islice(self._stored(after), limit))
+                return self._read_on(after, limit)
             except FileNotFoundError:
                 continue  # retention removed the segment between the look at the list and the open
-        return tuple(islice(self._stored(after), limit))
+        return self._read_on(after, limit)
+
+    def next_readable(self, after: int) -> int:
+        """Where to read on when what follows ``after`` is damaged: the last record before the next segment, or all."""
+        firsts = [segment.header.first_seq for segment in self.segments()]
+        return min((first - 1 for first in firsts if first > after + 1), default=self.head_seq)
 
     def cursor(self, seq: int) -> str:
         """The cursor of somebody who has everything up to ``seq`` (0: nothing). Raises ValueError outside the log."""
@@ -102,12 +125,12 @@ class StoredLog:
 
     def segments(self) -> list[Segment]:
         """The segments as they stand now, for reading."""
-        with self._shared.changed:
+        with self._shared.lock:
             return [Segment(s.path, s.header, s.end, s.index, s.seal, s.is_base) for s in self._shared.segments]
 
     def _forked_epoch(self) -> int:
         """The epoch in which a fork began this log anew, while its first segment is still here; else 0."""
-        with self._shared.changed:
+        with self._shared.lock:
             first = self._shared.segments[0].header if self._shared.segments else None
         is_forked = first is not None and first.first_batch_no == 1 and first.epoch > 1
         return first.epoch if first is not None and is_forked else 0
@@ -117,23 +140,68 @@ class StoredLog:
 
     def _mark(self, seq: int) -> tuple[int, int]:
         shared = self._shared
+        if (place := self._places.get(seq)) is not None:
+            return place.epoch, place.chain
+        with shared.lock:
+            chain = shared.head_chain if seq == shared.head_seq else shared.recent.chain_of(seq)
+            last = shared.segments[-1].header if shared.segments else None
+        if chain is not None and last is not None and last.first_seq <= seq:
+            return last.epoch, chain  # as a console that keeps up has it, without a look at the list of segments
         segments = self.segments()
         if not segments:
             return self.journal_epoch, shared.head_chain
-        epoch = segment_of(segments, seq).header.epoch
-        with shared.changed:
-            ring = shared.ring
-            if ring and ring[0][0].seq <= seq:
-                return epoch, ring[seq - ring[0][0].seq][1]
-            if seq == shared.head_seq:
-                return epoch, shared.head_chain
-        return epoch, chain_at(segments, seq)
+        segment = segment_of(segments, seq)
+        if chain is None and segment.header.first_seq <= seq:
+            for _, batch in self._batches(seq - 1):
+                # Whoever asks for this mark reads on from here next.
+                rest = tuple(record for record in batch.records if record.seq > seq)
+                self._keep(seq, Place(segment.path, batch.end, segment.header.epoch, batch.header.crc, rest))
+                return segment.header.epoch, batch.header.crc
+        return segment.header.epoch, chain_at(segments, seq) if chain is None else chain
 
     def _stored(self, after: int) -> Iterator[JournalRecord]:
+        for _, batch in self._batches(after):
+            yield from (record for record in batch.records if record.seq > after)
+
+    def _batches(
+        self, after: int, place: Place | None = None, chunk: int = CHUNK
+    ) -> Iterator[tuple[Segment, StoredBatch]]:
+        """The batches with records past ``after``, from ``place`` on when somebody was there already."""
         segments = self.segments()
         if not segments:
             return
         first = segments.index(segment_of(segments, after + 1))
         for segment in segments[first:]:
-            for batch in batches_from(segment, segment.offset_near(after + 1), segment.end, after):
-                yield from (record for record in batch.records if record.seq > after)
+            is_there = place is not None and place.path == segment.path
+            offset = place.offset if place is not None and is_there else segment.offset_near(after + 1)
+            for batch in batches_from(segment, offset, segment.end, after, chunk):
+                yield segment, batch
+
+    def _read_on(self, after: int, limit: int) -> tuple[JournalRecord, ...]:
+        """At most ``limit`` stored records past ``after``; where they end is kept for who reads on from there.
+
+        A console far behind reads batch after batch: looked for by the index each time, every batch would be read and
+        checked with up to a thousand records before it.
+        """
+        place = self._places.get(after)
+        if place is not None and len(place.rest) >= limit:
+            found = list(place.rest[:limit])
+            self._keep(found[-1].seq, msgspec.structs.replace(place, rest=place.rest[limit:]))
+            return tuple(found)
+        found = list(place.rest) if place is not None else []
+        last = found[-1].seq if found else after
+        for segment, batch in self._batches(last, place, chunk=min(CHUNK, RECORD_BYTES * limit)):
+            records = [record for record in batch.records if record.seq > last]
+            wanted = limit - len(found)
+            found += records[:wanted]
+            if len(records) >= wanted:
+                rest = tuple(records[wanted:])
+                self._keep(found[-1].seq, Place(segment.path, batch.end, segment.header.epoch, batch.header.crc, rest))
+                break
+        return tuple(found)
+
+    def _keep(self, seq: int, place: Place) -> None:
+        with self._shared.lock:
+            self._places[seq] = place
+            while len(self._places) > MOST_PLACES:
+                del self._places[next(iter(self._places))]

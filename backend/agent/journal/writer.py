@@ -19,7 +19,7 @@ from backend.agent.journal.limits import Clock, Limits
 from backend.agent.journal.recovery import Position
 from backend.agent.journal.retention import why_unlink_oldest
 from backend.agent.journal.segment_writer import Fenced, NotRotated, NotWritten, SegmentWriter, error_words
-from backend.agent.journal.shared import Pending, Shared
+from backend.agent.journal.shared import Bell, Pending, Shared
 from backend.agent.journal.space import FULL, Space
 from backend.failpoints import failpoint
 
@@ -45,6 +45,7 @@ class Writer(threading.Thread):
         self._disk = disk
         self._clock = clock
         self._limits = limits
+        self._bell = Bell()
         self._witnessed_ns = self._kept_up_ns = self._unlinked_ns = clock.mono_ns()
         self._journal_id = end.segment.header.journal_id
 
@@ -58,6 +59,7 @@ class Writer(threading.Thread):
                 if group:
                     self._commit(group)
                 group = []
+                self._end.settle()
                 if self._seconds_until(self._witnessed_ns, self._limits.head_seconds) == 0.0:
                     self._witness()
                 self._keep_up_when_due()
@@ -71,47 +73,66 @@ class Writer(threading.Thread):
             self._end.close()
             self._head.close()
 
+    def wake(self) -> None:
+        """Something is queued, or asked for. Called without the lock, so that the thread does not meet it closed."""
+        self._bell.ring()
+
+    def silence(self) -> None:
+        """Give up what wakes the thread, after its end."""
+        self._bell.close()
+
     def _next_group(self) -> list[Pending] | None:
+        """What goes into the next batch; empty when other work is due, None when there will be no more."""
         shared = self._shared
-        with shared.changed:
-            while not shared.queue:
+        while True:
+            with shared.lock:
+                shared.is_waiting = False
+                if shared.queue:
+                    return self._take_group()
                 if shared.stopping:
                     return None
-                if shared.upkeep:
+                seconds = 0.0 if shared.upkeep else self._seconds_to_wait()
+                if seconds == 0.0:
                     return []
-                seconds = self._seconds_until(self._kept_up_ns, self._limits.upkeep_seconds)
-                if self._head.last != self._reached():
-                    seconds = min(seconds, self._seconds_until(self._witnessed_ns, self._limits.head_seconds))
-                if not shared.changed.wait(seconds) and not shared.queue:
-                    return []
-            group = [shared.queue.popleft()]
-            records, size = len(group[0].records), group[0].size
-            while shared.queue and not shared.queue[0].begins:
-                records += len(shared.queue[0].records)
-                size += shared.queue[0].size
-                if records > self._limits.group_records or size > self._limits.group_bytes:
-                    break
-                group.append(shared.queue.popleft())
-            return group
+                shared.is_waiting = True
+            self._bell.wait(seconds)
+
+    def _seconds_to_wait(self) -> float:
+        seconds = self._seconds_until(self._kept_up_ns, self._limits.upkeep_seconds)
+        if self._head.last != self._reached():
+            seconds = min(seconds, self._seconds_until(self._witnessed_ns, self._limits.head_seconds))
+        return seconds
+
+    def _take_group(self) -> list[Pending]:
+        queue = self._shared.queue
+        group = [queue.popleft()]
+        records, size = len(group[0].records), len(group[0].payload)
+        while queue and not queue[0].begins:
+            records += len(queue[0].records)
+            size += len(queue[0].payload)
+            if records > self._limits.group_records or size > self._limits.group_bytes:
+                break
+            group.append(queue.popleft())
+        return group
 
     # One batch
 
     def _commit(self, group: list[Pending]) -> None:
         if group[0].begins:
             self._rotate()
-        only = group[0] if len(group) == 1 else None
-        records = only.records if only else tuple(record for pending in group for record in pending.records)
+        first_seq, last_seq = group[0].records.first, group[-1].records.last
         before = self._end.position
         data = encode_batch(
-            only.frames if only else [frame for pending in group for frame in pending.frames],
+            [pending.payload for pending in group],
+            count=last_seq + 1 - first_seq,
             batch_no=before.next_batch_no,
-            first_seq=records[0].seq,
+            first_seq=first_seq,
             prev_chain=before.chain,
         )
         after = Position(
             epoch=before.epoch,
             next_batch_no=before.next_batch_no + 1,
-            next_seq=records[-1].seq + 1,
+            next_seq=last_seq + 1,
             chain=batch_chain(data),
         )
         try:
@@ -122,13 +143,14 @@ class Writer(threading.Thread):
             return
         self._sync(data, after)
         failpoint("journal.after_sync_before_ack")
-        with self._shared.changed:
-            self._shared.publish(records, after, len(data), group[-1].entities)
+        with self._shared.lock:
+            # Waking the loop takes as long as the rest here does; who is told looks at the journal under this lock.
+            _tell(group, _succeed)
+            self._shared.publish([pending.records for pending in group], after, len(data), group[-1].entities)
             self._shared.trouble = ""
             if any(pending.completes for pending in group) and self._is_restating:
                 self._shared.segments[-1].is_base = True
                 self._is_restating = False
-        _tell(group, _succeed)
 
     _is_restating = False
     """A checkpoint is being written at the start of the present segment."""
@@ -138,14 +160,14 @@ class Writer(threading.Thread):
             begun = self._end.rotate(self._clock.wall_ns())
         except NotRotated as refused:
             self._is_restating = False
-            with self._shared.changed:
+            with self._shared.lock:
                 self._shared.rotation_due = True
             self._shared.note(
                 "journal.not_rotated", "warn", f"{refused}. The present segment goes on beyond its size; tried again."
             )
             return
         self._is_restating = True
-        with self._shared.changed:
+        with self._shared.lock:
             self._shared.segments.append(begun)
 
     def _sync(self, data: bytes, after: Position) -> None:
@@ -163,7 +185,7 @@ class Writer(threading.Thread):
         shared, words = self._shared, str(refused)
         if refused.is_full:
             self._give_up_the_reserve()
-        with shared.changed:
+        with shared.lock:
             failed = [*group, *shared.queue]
             shared.queue.clear()
             shared.refusing = shared.trouble = words
@@ -172,14 +194,14 @@ class Writer(threading.Thread):
         def heard(pending: Pending) -> None:
             _fail(pending, JournalWriteFailed(f"{words}. Nothing of it was kept; the next try may work.", fenced=False))
             if pending is failed[-1]:
-                with shared.changed:
+                with shared.lock:
                     shared.may_resume = True
 
         _tell(failed, heard)
 
     def _fence(self, group: list[Pending], words: str) -> None:
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             shared.fenced = fenced_words(words)
             lost = [*group, *shared.queue]
             shared.queue.clear()
@@ -190,7 +212,7 @@ class Writer(threading.Thread):
     # Upkeep
 
     def _keep_up_when_due(self) -> None:
-        with self._shared.changed:
+        with self._shared.lock:
             waiting, self._shared.upkeep = self._shared.upkeep, []
         try:
             if waiting or self._seconds_until(self._kept_up_ns, self._limits.upkeep_seconds) == 0.0:
@@ -219,7 +241,7 @@ class Writer(threading.Thread):
 
     def _tell_space(self) -> None:
         is_low, shared = self._space.is_low, self._shared
-        with shared.changed:
+        with shared.lock:
             shared.is_low, shared.full = is_low, self._space.words
             dropped, shared.dropped = (shared.dropped, 0) if not is_low else (0, shared.dropped)
         if dropped:
@@ -241,7 +263,7 @@ class Writer(threading.Thread):
         """Unlink the oldest segment when it may go, at most one in a while, after the head file says so."""
         if self._seconds_until(self._unlinked_ns, self._limits.unlink_seconds) > 0.0:
             return
-        with self._shared.changed:
+        with self._shared.lock:
             why = why_unlink_oldest(self._shared.segments, self._limits, self._clock.wall_ns())
             if not why:
                 return
@@ -262,7 +284,7 @@ class Writer(threading.Thread):
         return max(0.0, seconds - (self._clock.mono_ns() - since_ns) / 1e9)
 
     def _witness(self) -> None:
-        with self._shared.changed:
+        with self._shared.lock:
             reached = self._reached()
         if reached != self._head.last:
             try:

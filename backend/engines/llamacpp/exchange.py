@@ -7,10 +7,14 @@ connection per question leaves the engine's few HTTP threads to its users; kept 
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import Any
 
 import msgspec
 
 MAX_ANSWER_BYTES = 16 << 20
+MAX_HEAD_BYTES = 64 << 10
+READ_BYTES = 64 << 10
 
 
 class BrokenAnswer(ConnectionError):
@@ -34,17 +38,26 @@ async def exchange(host: str, port: int, path: str, json: object = None) -> Answ
 
     Cancelled, it closes the connection at once, so that the program behind it gives the request up as well.
     """
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        writer.write(_request(host, port, path, json))
-        await writer.drain()
-        return await _read_answer(reader)
-    except asyncio.IncompleteReadError as short:
-        raise BrokenAnswer(f"the connection was closed after {len(short.partial)} bytes of an answer") from short
-    except asyncio.LimitOverrunError as long:
-        raise BrokenAnswer("the head of the answer is longer than 64 KiB") from long
-    finally:
-        writer.transport.abort()
+    loop = asyncio.get_running_loop()
+    family, address = await _resolved(host, port)
+    # A plain socket: a transport with its protocol and two buffers costs more than everything else of an exchange.
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, address)
+        await loop.sock_sendall(connection, _request(host, port, path, json))
+        return await _read_answer(connection)
+
+
+async def _resolved(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """The address family and the address of a numeric host, without a look-up; else of what its name resolves to."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return family, (host, port)
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return found[0][0], found[0][4]
 
 
 def _request(host: str, port: int, path: str, json: object) -> bytes:
@@ -55,8 +68,13 @@ def _request(host: str, port: int, path: str, json: object) -> bytes:
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> Answer:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+async def _read_answer(connection: socket.socket) -> Answer:
+    received = await _more(connection, b"", 0)
+    while (end := received.find(b"\r\n\r\n")) < 0 and len(received) <= MAX_HEAD_BYTES:
+        received = await _more(connection, received, 0)
+    if not 0 <= end <= MAX_HEAD_BYTES:
+        raise BrokenAnswer(f"the head of the answer is longer than {MAX_HEAD_BYTES >> 10} KiB")
+    head = received[:end].decode("latin-1").split("\r\n")
     protocol, _, rest = head[0].partition(" ")
     if not protocol.startswith("HTTP/1.") or not rest[:3].isdigit():
         raise BrokenAnswer(f"it answered {head[0][:60]!r} where an HTTP status belongs")
@@ -64,4 +82,15 @@ async def _read_answer(reader: asyncio.StreamReader) -> Answer:
     length = headers.get("content-length", "")
     if not length.isdigit() or int(length) > MAX_ANSWER_BYTES:
         raise BrokenAnswer(f"its answer has the length {length or 'unknown'!r}, outside 0..{MAX_ANSWER_BYTES}")
-    return Answer(int(rest[:3]), await reader.readexactly(int(length)))
+    begin, whole = end + 4, end + 4 + int(length)
+    while len(received) < whole:
+        received = await _more(connection, received, begin)
+    return Answer(int(rest[:3]), received[begin:whole])
+
+
+async def _more(connection: socket.socket, received: bytes, begin: int) -> bytes:
+    """What was received and what comes next. Raises BrokenAnswer at the end of the connection."""
+    data = await asyncio.get_running_loop().sock_recv(connection, READ_BYTES)
+    if not data:
+        raise BrokenAnswer(f"the connection was closed after {len(received) - begin} bytes of an answer")
+    return received + data

@@ -23,9 +23,11 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     loading_look: float = 0.05
     ready_look: float = 0.25  # a leader's sockets to its workers
     worker_look: float = 1.0  # a worker's leader, whose absence counts after leader_grace only
+    worker_look_unwatched: float = 4.0  # less than the 5 s after which a console calls a measurement old
     lasting: float = 0.3  # a leader opens a dozen short connections before the one that stays
     leader_grace: float = 60.0
     poll: float = 1.0
+    poll_unwatched: float = 4.0  # of an idle leader; one that works is polled as poll_busy says, whoever watches
     poll_busy: float = 0.5
     poll_deadline: float = 3.0
     canary_every: float = 30.0

@@ -111,7 +111,8 @@ class Service:
             if census is not None and census.is_idle and self._is_canary_due():
                 self._see(CanarySeen(await self.try_canary(self._pace.canary_deadline)))
             is_busy = census is None or not census.is_idle
-            await beat(self._pace.poll_busy if is_busy else self._pace.poll)
+            idle = self._pace.poll if self._run.is_watched() else self._pace.poll_unwatched
+            await beat(self._pace.poll_busy if is_busy else idle)
 
     def _is_canary_due(self) -> bool:
         return time.monotonic() >= self._canary_due and self._run.may_canary()

@@ -218,7 +218,7 @@ class WorkerDrive:
                 self._see(self._measurement(memory, loaded, planned))
                 measure_at = now + _MEASURE_LOADING_SECONDS
             if is_ready:
-                await beat(pace.worker_look)
+                await beat(pace.worker_look if run.is_watched() else pace.worker_look_unwatched)
             else:
                 await asyncio.sleep(next_look(now - changed_at, pace.loading_look))
 

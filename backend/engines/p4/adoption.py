@@ -38,30 +38,10 @@ def adopted(host: HostId, address: str, node: ResidentNode, now: UnixMs) -> tupl
     """The shard and load record of such a node. The same on every host of the ring but for its own place."""
     assert node.rank is not None
     assert node.world_size is not None
-    model = _OTHER.sub("-", node.replica).strip("-.") or "p4"
-    generation = LoadGeneration(node.generation)
+    model, generation = _OTHER.sub("-", node.replica).strip("-.") or "p4", LoadGeneration(node.generation)
     replica = ReplicaId(f"{model[:48]}-{generation}")
     op_id = OpId(f"adopted-{replica}")
     zero = Bytes(0)
-    plan = sealed(
-        Plan(
-            replica=replica,
-            model=model,
-            model_path="",
-            model_facts=None,
-            profile_name=PROFILE,
-            profile=Profile(ranks=node.world_size, device="?"),
-            profile_fingerprint="",
-            engine="p4",
-            load_generation=generation,
-            shards=(),
-            phases=(),
-            facts=(),
-            candidates=(),
-            findings=(),
-            made_unix_ms=UnixMs(int(generation)),
-        )
-    )
     role = HEAD if node.rank == 0 else TAIL if node.rank == node.world_size - 1 else STAGE
     shard = Shard(
         host=host,
@@ -90,4 +70,28 @@ def adopted(host: HostId, address: str, node: ResidentNode, now: UnixMs) -> tupl
         endpoint=f"{address}/{node.name}@{node.generation}" if node.rank == 0 else "",
         resident=Resident(address, node.name, NodeGeneration(node.generation)),
     )
+    plan = _plan_of(replica, model, generation, node.world_size)
     return shard, LoadRecord(op_id=op_id, by=BY, plan=plan, at_unix_ms=now)
+
+
+def _plan_of(replica: ReplicaId, model: str, generation: LoadGeneration, ranks: int) -> Plan:
+    """What is known of the load as a whole, the same on every host: its name, its generation and how many ranks."""
+    return sealed(
+        Plan(
+            replica=replica,
+            model=model,
+            model_path="",
+            model_facts=None,
+            profile_name=PROFILE,
+            profile=Profile(ranks=ranks, device="?"),
+            profile_fingerprint="",
+            engine="p4",
+            load_generation=generation,
+            shards=(),
+            phases=(),
+            facts=(),
+            candidates=(),
+            findings=(),
+            made_unix_ms=UnixMs(int(generation)),
+        )
+    )

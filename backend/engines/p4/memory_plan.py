@@ -24,6 +24,7 @@ DOES_NOT_FIT = 7
 """The exit code of a plan that its device has no room for."""
 _LONGEST = 1 << 20
 _MARK = "MEMORY_PLAN "
+_NUMBERS = ("max_physical_result_bytes", "physical_result_tensor_count", "physical_result_payload_bytes")
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
@@ -80,12 +81,12 @@ def judge_memory_plan(plan: Plan, shard: PlannedShard, found: MemoryPlan) -> Ite
     subject = f"{shard.node_id} on {shard.host}"
     reported = found.plan.get("max_physical_result_bytes")
     if type(reported) is int and reported != shard.bound.result:
-        tensors, payload = (found.plan.get(f"physical_result_{name}") for name in ("tensor_count", "payload_bytes"))
+        numbers = "; ".join(f"{name} = {found.plan.get(name)}" for name in _NUMBERS)
         yield refuse(
             "bound.differs",
             subject,
-            expected=f"a largest result of {shard.bound.result} bytes, as derived",
-            found=f"{reported} by the stage binary itself, with {tensors} tensors and {payload} bytes of payload",
+            expected=f"max_physical_result_bytes = {shard.bound.result}, as derived",
+            found=f"{numbers} in the MEMORY_PLAN of the stage binary itself",
             remedy="p4 would load the whole model and unload it again. Give cut_tensors, and the payload divided by "
             f"n_ubatch = {plan.profile.n_ubatch} as cut_row_bytes, as the model's geometry in the catalog.",
         )

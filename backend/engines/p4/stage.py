@@ -98,7 +98,6 @@ class Stage:
         self._see = see
         self._is_closed = False
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
-        self._told: Measurement | None = None
         self._is_dead = False
 
     @property
@@ -326,7 +325,7 @@ class Stage:
     def _measure(
         self, *, words: str, in_flight: int | None = None, queued: int | None = None, source: str = _SOURCE
     ) -> None:
-        """Tell what changed; the same again only says that it still holds."""
+        """Told at every look, also when nothing moved: a value that is not told again grows old on the screen."""
         measured = Measurement(
             node_id=self._run.shard.node_id,
             observed_unix_ms=UnixMs(self._wall_ms()),
@@ -335,11 +334,7 @@ class Stage:
             source=source,
             words=words,
         )
-        if self._told is None or msgspec.structs.replace(self._told, observed_unix_ms=UnixMs(0)) != (
-            msgspec.structs.replace(measured, observed_unix_ms=UnixMs(0))
-        ):
-            self._told = measured
-            self._see(measured)
+        self._see(measured)
 
     def _planned(self) -> PlannedShard:
         return next(shard for shard in self._run.plan.shards if shard.node_id == self._run.shard.node_id)

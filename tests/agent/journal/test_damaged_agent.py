@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from backend.agent.journal import Journal, Limits, SystemClock
 from backend.contract.commands import ForkJournal, Reserve, Subscribe
-from backend.contract.events import JournalBatch, Refused, Subscribed
-from backend.contract.words import OpId
+from backend.contract.entities import Change
+from backend.contract.events import JournalBatch, JournalGap, Refused, Subscribed
+from backend.contract.plans import Plan
+from backend.contract.words import OpId, UnixMs
+from tests.agent.core.world import World
 from tests.agent.journal.test_recovery import batch_offsets
-from tests.agent.journal.worlds import place, segments
+from tests.agent.journal.worlds import append_each, place, record, segments
 from tests.agent.wire import RawConsole
 from tests.e2e.fleet import Fleet, until
 from tests.factories import make_plan
@@ -108,6 +114,60 @@ async def test_e19_a_fork_begins_a_new_epoch_and_keeps_the_old_files_and_what_wa
     fleet.kill_agent("host-a")
     fleet.start("host-a")
     assert fleet.json("journal", "verify", "host-a")["host-a"]["is_sound"] is True
+
+
+async def _rotated(folder: Path, plan: Plan) -> None:
+    """More of a journal: sealed segments, and behind them a reservation of this plan."""
+    world = World()
+    world.reserve(plan)
+    (made,) = (record.change.reservation for record in world.records if record.change and record.change.reservation)
+    kept = msgspec.structs.replace(made, expires_unix_ms=UnixMs(1 << 45))
+    journal = Journal.open(folder, host="host-a", clock=SystemClock(), limits=Limits(segment_bytes=4096))
+    await append_each(journal, range(1, 120))
+    await journal.append([msgspec.structs.replace(record(120), change=Change(reservation=kept))]).durable
+    await journal.close()
+
+
+@pytest.mark.faults("the scrub finds a bit flipped in a sealed segment: writing ends, a fork goes on without a restart")
+async def test_e19_damage_that_the_scrub_finds_is_forked_without_a_restart_and_no_state_is_lost(fleet: Fleet) -> None:
+    folder = fleet.home / "host-a" / "journal"
+    plan = make_plan("tiny-8", hosts=("host-a",))
+    fleet.kill_agent("host-a")
+    await _rotated(folder, plan)
+    sealed = segments(folder)[0]
+    data = bytearray(sealed.read_bytes())
+    data[700] ^= 1
+    sealed.write_bytes(data)
+    fleet.start("host-a")
+    pid = fleet.agents["host-a"].pid
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    report = await console.hello()
+    await console.say(Subscribe(op_id=OpId("sub"), tail=1000))
+    gap = await console.hear(JournalGap)
+    assert (gap.first, sealed.name in gap.words) == (1, True)
+    assert (await console.hear(JournalBatch)).records[0].seq == gap.last + 1
+    await asyncio.to_thread(
+        until, "the damage", lambda: sealed.name in fleet.json("journal", "stats")["host-a"]["health"]
+    )
+    await console.say(Reserve(op_id=OpId("early"), plan=plan, by="bob", seconds=60))
+    assert (await console.hear(Refused)).code == "E_JOURNAL"
+    forked = fleet.json("journal", "fork", "host-a", "--accept-loss", "--yes")
+    assert "begins" in forked["words"], forked
+    assert "what they made true is known and goes on" in forked["words"], forked
+    again = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    fresh = await again.hello()
+    assert fleet.agents["host-a"].pid == pid
+    assert fleet.agents["host-a"].poll() is None
+    assert (fresh.journal_id, fresh.journal_epoch) == (report.journal_id, report.journal_epoch + 1)
+    assert (fresh.facts.journal, set(fresh.entities.reservations)) == ("ok", {"op-reserve"})
+    other = make_plan("tiny-9", first_port=fleet.first_port + 30, hosts=("host-a",))
+    answer = await again.ask(Reserve(op_id=OpId("r9"), plan=other, by="bob", seconds=600))
+    assert answer.result.status == "succeeded", answer.result.first_error
+    assert fleet.json("journal", "verify", "host-a")["host-a"]["is_sound"] is True
+    fleet.kill_agent("host-a")
+    fleet.start("host-a")
+    third = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    assert set((await third.hello()).entities.reservations) == {"op-reserve", "r9"}
 
 
 @pytest.mark.engine

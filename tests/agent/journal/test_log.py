@@ -165,6 +165,27 @@ async def test_reading_gives_the_same_records_from_memory_and_from_the_file(tmp_
     await journal.close()
 
 
+@pytest.mark.parametrize("limit", [1, 3, 7, 64, 500])
+async def test_who_reads_on_from_the_file_gets_every_record_once_and_the_cursors_of_a_fresh_look(
+    tmp_path: Path, limit: int
+) -> None:
+    limits = msgspec.structs.replace(SMALL, segment_bytes=8192, allocate_bytes=1024, ring_records=1)
+    journal = open_journal(tmp_path, limits=limits)
+    for size in (1, 9, 40, 2, 1, 25, 130, 3):
+        await journal.append([record(n) for n in range(size)]).durable
+    assert len(segments(tmp_path)) > 1
+    fresh = {seq: journal.cursor(seq) for seq in range(journal.head_seq + 1)}
+    whole = list(journal.replay())
+    for _ in range(2):  # the second reader finds the places of the first
+        read: list[JournalRecord] = []
+        while some := journal.read(len(read), limit):
+            read += some
+            assert journal.cursor(len(read)) == fresh[len(read)]
+            assert journal.resolve(fresh[len(read)]).outcome == "ok"
+        assert read == whole
+    await journal.close()
+
+
 async def test_the_log_rotates_into_segments_that_continue_one_another(tmp_path: Path) -> None:
     limits = msgspec.structs.replace(SMALL, segment_bytes=2048, allocate_bytes=1024, ring_records=4)
     await closed_with(tmp_path, 60, limits=limits)

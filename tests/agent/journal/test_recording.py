@@ -32,8 +32,9 @@ class Agent:
         self.sent: list[object] = []
         self.done: list[object] = []
         self.broken: list[BaseException] = []
-        self.recording = Recording(journal, self.hear, self.written, self.broken.append)
+        self.recording = Recording(journal, self.hear, self.written, self.announce, self.broken.append)
         self.records: list[JournalRecord] = []
+        self.announced = self.core
 
     def now(self) -> Now:
         return Now(UnixMs(1_764_412_900_000), 100.0)
@@ -52,6 +53,9 @@ class Agent:
 
     def written(self, records: tuple[JournalRecord, ...]) -> None:
         self.records += records
+
+    def announce(self) -> None:
+        self.announced = self.core
 
     def command(self, command: Command) -> None:
         self.hear(CommandArrived(1, command, payload_digest(command), World().capacity()))

@@ -16,6 +16,7 @@ from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.opening import entities_of
 from backend.agent.journal.retention import why_unlink_oldest
 from backend.agent.journal.sealing import digest_of, read_seal
+from backend.agent.journal.segments import first_wall_ns
 from backend.agent.journal.verifying import stats, verify
 from backend.contract.cordons import Cordon
 from backend.contract.entities import (
@@ -46,6 +47,7 @@ from tests.agent.journal.worlds import (
     place,
     record,
     segments,
+    steps,
     words,
 )
 from tests.contract.factories import shard
@@ -171,6 +173,16 @@ async def test_a_segment_ends_after_a_day_whatever_the_wall_clock_says(tmp_path:
     await append_each(again, [4])
     assert len(segments(tmp_path)) == 3
     assert words(again) == expected_words(4)
+    await again.close()
+
+
+async def test_the_age_of_a_segment_is_told_by_its_first_record_however_long_the_first_batch_is(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    await journal.append([record(1, "w" * 300_000), record(2, "w" * 300_000)]).durable
+    assert first_wall_ns(journal.segments()[0]) == StillClock().wall
+    await journal.close()
+    again = open_journal(tmp_path)
+    assert steps(again)[0][0] == 1
     await again.close()
 
 
@@ -364,7 +376,7 @@ async def test_reading_goes_on_while_retention_removes_what_is_read(tmp_path: Pa
     await append_each(journal, range(1, 100))
     stale = journal.segments()
     os.unlink(stale[0].path)
-    with journal._shared.changed:
+    with journal._shared.lock:
         journal._shared.segments.pop(0)
     assert journal.read(3, 5)[0].seq == journal.oldest_seq > 3
     await journal.close()

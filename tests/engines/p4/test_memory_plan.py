@@ -9,6 +9,7 @@ from typing import Any
 
 from backend.contract.findings import Finding
 from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_plan
+from backend.planning.engines.p4_reported import Cut, heard_cut
 from tests.engines.p4.plans import a_p4_plan
 
 STAGE = """#!{python} -IS
@@ -56,7 +57,10 @@ async def test_another_bound_is_known_before_the_model_is_read_with_the_numbers_
     assert finding.id == "bound.differs"
     assert "137935244" in finding.expected
     assert "137935245" in finding.found
-    assert "2 tensors and 1048576 bytes" in finding.found
+    assert "physical_result_tensor_count = 2; physical_result_payload_bytes = 1048576" in finding.found
+    heard = heard_cut(a_p4_plan(), "load 1", [finding.words], is_proven=False)
+    assert heard is not None
+    assert heard.cuts == (Cut(2, 32_768),), "what it says is offered as geometry by the next plan"
 
 
 async def test_a_stage_that_does_not_fit_is_refused_with_what_each_device_has(tmp_path: Path) -> None:
