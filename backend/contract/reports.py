@@ -8,6 +8,27 @@ from backend.contract.entities import Entities
 from backend.contract.words import HostId, NodeId, Port, UnixMs
 
 
+class ClientSeen(msgspec.Struct, frozen=True):
+    """Open connections from one address to a leader. A proxy is one address, whoever stands behind it."""
+
+    address: str
+    connections: int
+
+
+class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A leader's connection to the worker of a rank, by the leader's kernel: numeric addresses of both ends.
+
+    ``round_trip_us`` is the shortest of the last minutes, in microseconds: later ones also hold the work of the rank.
+    ``owed_seconds`` is how long the rank has owed an answer; None when it owes none or nothing is under way.
+    """
+
+    rank: int
+    local: str
+    remote: str
+    round_trip_us: int | None = None
+    owed_seconds: float | None = None
+
+
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One device under the name that the engine on this host gives it. Memory in bytes.
 
@@ -197,7 +218,9 @@ def with_vitals(facts: HostFacts, vitals: HostVitals) -> HostFacts:
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one shard. None is unknown, never 0. Bytes, tokens per second, seconds.
 
-    ``source`` says where the counts come from. Canaries are already subtracted.
+    ``source`` says where the counts come from. Canaries are already subtracted. ``arrived`` is how many requests came
+    since the drain began, at least: what begins and ends between two readings is not seen. ``clients`` names the
+    addresses with most connections, ``clients_beyond`` counts the other addresses; the agent's own are left out.
     """
 
     node_id: NodeId
@@ -214,6 +237,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     canary_unix_ms: UnixMs | None = None
     source: str = ""
     words: str = ""
+    arrived: int | None = None
+    clients: tuple[ClientSeen, ...] | None = None
+    clients_beyond: int = 0
+    links: tuple[LinkSeen, ...] = ()
 
 
 class Presence(msgspec.Struct, frozen=True):

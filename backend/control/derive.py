@@ -398,6 +398,10 @@ def _view(
         missing=ring.missing,
         not_running=ring.not_running,
         oddities=ring.oddities,
+        arrived=measured.arrived if measured else None,
+        clients=measured.clients if measured else None,
+        clients_beyond=measured.clients_beyond if measured else 0,
+        links=measured.links if measured else (),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from backend.contract.entities import Buffers, Canary, Drain, Entities, JournalRecord, Shard
 from backend.contract.plans import Plan, Profile
-from backend.contract.reports import HostFacts, Measurement, Presence
+from backend.contract.reports import ClientSeen, HostFacts, LinkSeen, Measurement, Presence
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
 
@@ -92,6 +92,10 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[int, str] = {}
     not_running: dict[int, str] = {}
     oddities: tuple[str, ...] = ()
+    arrived: int | None = None
+    clients: tuple[ClientSeen, ...] | None = None
+    clients_beyond: int = 0
+    links: tuple[LinkSeen, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

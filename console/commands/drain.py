@@ -116,9 +116,9 @@ def follow_drain(backend: Backend, settings: Settings, replica: str, request: An
 
 
 def _numbers(state: FleetState, settings: Settings, replica: str) -> str:
-    """In flight, oldest, time left, and who counted; empty unless it drains now. Time moves in steps of 5 seconds."""
+    """The numbers of a drain in one line; empty unless it drains now. Time moves in steps of 5 seconds."""
     from console.render.cells import line_text
-    from console.render.drain import counts_line, source_words
+    from console.render.drain import arrived_words, clients_words, counts_line, source_words
     from console.render.values import countdown
 
     view = next((each for each in state.replicas.values() if each.id == replica), None)
@@ -126,4 +126,5 @@ def _numbers(state: FleetState, settings: Settings, replica: str) -> str:
         return ""
     look = look_for(settings)
     left = None if view.drain_left_ms is None else -(-view.drain_left_ms // 5000) * 5000
-    return f"{line_text(counts_line(view, look)).strip()}   left {countdown(left)}   {source_words(view, look)}"
+    numbers = f"{line_text(counts_line(view, look)).strip()}   left {countdown(left)}"
+    return f"{numbers}   {arrived_words(view)}   {clients_words(view)}   {source_words(view, look)}"

@@ -70,6 +70,9 @@ def replica_facts(view: ReplicaView) -> dict[str, Any]:
         "tokens_per_second": view.tokens_per_second,
         "in_flight": view.in_flight,
         "queued": view.queued,
+        "arrived": view.arrived,
+        "clients": None if view.clients is None else {each.address: each.connections for each in view.clients},
+        "clients_beyond": view.clients_beyond,
         "shards": [shard_facts(shard) for shard in sorted(view.shards, key=lambda each: each.shard.rank)],
     }
 

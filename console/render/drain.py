@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from backend.api import ReplicaView
 from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.replicas import hosts_of
 from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
+from console.safe_text import safe_text, width_of
 
 
 def parse_deadline(text: str) -> float | None:
@@ -25,19 +27,19 @@ def at_deadline_words(choice: str) -> str:
 
 def spread(view: ReplicaView) -> str:
     """How many ranks on how many hosts."""
-    hosts = len({each.shard.host for each in view.shards})
-    return f"{plural(view.world_size, 'rank')} on {plural(hosts, 'host')}"
+    return f"{plural(view.world_size, 'rank')} on {plural(hosts_of(view), 'host')}"
 
 
-def source_words(view: ReplicaView, look: Look) -> str:
-    """Where the counts come from and how fresh they are; unknown is said, never shown as 0."""
+def source_words(view: ReplicaView, look: Look, *, with_age: bool = False) -> str:
+    """Where the counts come from and how old they are, if that is much or asked for; unknown is said, never 0."""
     if not view.source:
         return "nobody counts the requests of this replica"
     if is_overdue(view.measured_at, look):
         return f"from {view.source}, {age_note(view.measured_at, look)}"
+    age = f", {max(0.0, look.now - view.measured_at):.0f} s ago" if with_age and view.measured_at else ""
     leader = next((each for each in view.shards if each.shard.rank == 0), None)
     words = leader.measurement.words if leader is not None and leader.measurement is not None else ""
-    return f"from {view.source}" + (f": {words}" if words else "")
+    return f"from {view.source}{age}" + (f": {words}" if words else "")
 
 
 def counts_line(view: ReplicaView, look: Look) -> Line:
@@ -54,6 +56,28 @@ def counts_line(view: ReplicaView, look: Look) -> Line:
         "   queue ",
         cell(number(view.queued), "unknown" if view.queued is None else style),
     )
+
+
+def arrived_words(view: ReplicaView) -> str:
+    """How many requests came since the drain began. The engine counts none, so what is known is a least number."""
+    if view.arrived is None:
+        return "arrived since the drain began: ?"
+    return f"arrived since the drain began: {'at least ' if view.arrived else ''}{number(view.arrived)}"
+
+
+def clients_words(view: ReplicaView) -> str:
+    """Who is connected to the leader: its addresses with how many connections each has."""
+    if view.clients is None:
+        return "connections from ?"
+    if not view.clients:
+        return "no client is connected"
+    named = ", ".join(f"{each.address} ({each.connections})" for each in view.clients)
+    more = f" and {plural(view.clients_beyond, 'more address', 'more addresses')}" if view.clients_beyond else ""
+    return f"connections from {named}{more}"
+
+
+def _clients_lines(view: ReplicaView, width: int) -> list[Line]:
+    return wrapped(clients_words(view), width, 2, "unknown" if view.clients is None else "plain")
 
 
 def before_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
@@ -77,11 +101,18 @@ def live_lines(view: ReplicaView | None, replica: str, look: Look, width: int) -
         out.append(line("  The drain ended: ", cell(drain.outcome, style)))
         return [*out, counts_line(view, look), *wrapped(source_words(view, look), width, 2, "note")]
     out.append((*counts_line(view, look), cell("   left "), cell(countdown(view.drain_left_ms), "value")))
-    out += wrapped(source_words(view, look), width, 2, "note")
+    out += wrapped(source_words(view, look, with_age=True), width, 2, "note")
     out += wrapped(f"at the deadline: {at_deadline_words(drain.at_deadline)}", width, 2)
     gate = drain.admission_closed_by
     closed = f"admission is closed by {gate}" if gate else "admission is open: new requests may come"
-    out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
+    arrived = arrived_words(view)
+    if width_of(arrived) + width_of(safe_text(closed)) + 6 < width:
+        pieces = (cell(f"  {arrived}   ", "unknown" if view.arrived is None else "plain"),)
+        out.append(line(*pieces, cell(closed, "plain" if gate else "state.warn")))
+    else:
+        out += wrapped(arrived, width, 2, "unknown" if view.arrived is None else "plain")
+        out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
+    out += _clients_lines(view, width)
     began = coarse((look.now_ms - drain.at_unix_ms) / 1000)
     reason = f", because {drain.why}" if drain.why else ""
     return out + wrapped(f"by {drain.by}{reason}, last changed {began} ago", width, 2, "note")

@@ -56,8 +56,13 @@ def _checked(state: FleetState, look: Look) -> str:
     return f"checked {f'{age:.0f} s' if age < 15 else coarse(age)} ago"
 
 
-def one_drift(drift: Drift, look: Look, width: int, *, is_chosen: bool = False) -> list[Line]:
-    """One drift over as many lines as its words take. An acknowledged one says by whom, until when and why."""
+def one_drift(
+    drift: Drift, look: Look, width: int, *, is_chosen: bool = False, keys: Sequence[tuple[str, str]] = ()
+) -> list[Line]:
+    """One drift over as many lines as its words take. An acknowledged one says by whom, until when and why.
+
+    ``keys`` are those that do something about it now, each with its word.
+    """
     style = "quiet" if not drift.is_open else "alarm" if drift.severity == "alarm" else "state.warn"
     head = line(
         cell(f"{look.glyphs.cursor if is_chosen else ' '}{look.glyphs.differs} ", style),
@@ -68,16 +73,29 @@ def one_drift(drift: Drift, look: Look, width: int, *, is_chosen: bool = False) 
     together = f"{one}      {other}"
     if width_of(line_text(head)) + width_of(safe_text(together)) < width:
         out: list[Line] = [(*head, cell(together, "value"))]
+    elif 5 + width_of(safe_text(together)) < width:
+        out = [head, line(cell(f"     {together}", "value"))]
     else:
         out = [head, *wrapped(one, width, 5, "value"), *wrapped(other, width, 5, "value")]
     out += wrapped(drift.consequence, width, 5)
     since = f"since {clock(drift.since_unix_ms, look)}" + ("" if drift.is_open else ", acknowledged")
     out += wrapped(f"{since}     {drift.remedy}", width, 5, "note")
+    out = _with_keys(out, keys, width)
     if drift.acknowledged is not None:
         known = drift.acknowledged
         words = f"{known.by}, {ago(known.at_unix_ms, look)}, until {_until(known.until_unix_ms, look)}: {known.note}"
         out += wrapped(words, width, 5, "state.quiet")
     return [*out, line(cell(f"     {drift.id}", "note")), line("")]
+
+
+def _with_keys(lines: list[Line], keys: Sequence[tuple[str, str]], width: int) -> list[Line]:
+    """The keys behind the last line where they fit, else on a line of their own."""
+    if not keys:
+        return lines
+    pieces = [piece for key, word in keys for piece in (cell("     "), cell(key, "key"), cell(f" {word}"))]
+    if width_of(line_text((*lines[-1], *pieces))) < width:
+        return [*lines[:-1], (*lines[-1], *pieces)]
+    return [*lines, tuple(pieces)]
 
 
 def _padded(text: str, width: int) -> str:

@@ -61,16 +61,20 @@ def cordon_words(cordon: Cordon | None, look: Look) -> str:
 
 
 def host_state(view: HostView) -> str:
-    """The word for a host: whether it is there, and then whether it takes new shards, or is being emptied."""
-    if view.state.value != "live" or view.entities.cordon is None:
+    """The word for a host: whether it is there and can write, then whether it takes new shards, or is being emptied."""
+    if view.state.value != "live":
+        return view.state.value
+    if view.facts is not None and any(ill.kind == "journal damaged" for ill in view.facts.illnesses):
+        return "damaged journal"
+    if view.entities.cordon is None:
         return view.state.value
     drains = any(not drain.outcome for drain in view.entities.drains.values())
     return "draining" if drains else "cordoned"
 
 
 def _illness_words(ill: Illness) -> str:
-    """An illness in a table: what and of what; the host's page has all of its words."""
-    return f"{ill.kind} ({ill.subject})" if ill.subject else ill.kind
+    """An illness in a table, with all of its words: what is cut stands whole below, where there is room."""
+    return f"{ill.kind}: {ill.words}"
 
 
 def host_cells(view: HostView, look: Look) -> Line:

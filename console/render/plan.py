@@ -114,10 +114,41 @@ def table_as_lines(table: Table, look: Look, width: int, indent: int = 1) -> lis
 
 
 def takes_up_to(plan: Plan) -> str:
-    """The longest that the load may take, as the sum of its phases with their formulas."""
-    total = sum(bound.seconds for bound in plan.phases)
-    parts = ", ".join(f"{bound.phase} {duration(bound.seconds)} ({bound.formula})" for bound in plan.phases)
-    return f"Takes up to {duration(total)}: {parts}." if parts else "No time bound is planned."
+    """The longest that the load may take, as the sum of its phases; of the longest one with its formula."""
+    if not plan.phases:
+        return "No time bound is planned."
+    total = duration(sum(bound.seconds for bound in plan.phases))
+    if len(plan.phases) == 1:
+        return f"Takes up to {total} = {plan.phases[0].formula}."
+    longest = max(plan.phases, key=lambda bound: bound.seconds)
+    parts = [
+        f"{bound.phase} {duration(bound.seconds)}{f' ({bound.formula})' if bound is longest else ''}"
+        for bound in plan.phases
+    ]
+    return f"Takes up to {total} = {' + '.join(parts)}."
+
+
+def formula_words(plan: Plan) -> str:
+    """Where the largest derived number comes from, in one line, or nothing where it is an estimate."""
+    derived = [shard for shard in plan.shards if shard.bound.derived and shard.bound.compared and shard.bound.terms]
+    if not derived:
+        return ""
+    shard = max(derived, key=lambda each: each.bound.compared)
+    bound = shard.bound
+    of = f"rank {shard.rank}: {number(bound.compared)} = "
+    whole = next((term for term in bound.terms if term.value == bound.compared), None)
+    if whole is not None:
+        return of + _innermost(whole).source
+    for count in range(2, len(bound.terms) + 1):
+        if sum(term.value for term in bound.terms[:count]) == bound.compared:
+            return of + " + ".join(f"{term.name} {number(term.value)}" for term in bound.terms[:count])
+    return ""
+
+
+def _innermost(term: Term) -> Term:
+    """The term that gives a number, below those that only pass it on."""
+    inner = next((each for each in term.terms if each.value == term.value), None)
+    return term if inner is None else _innermost(inner)
 
 
 def finding_lines(plan: Plan, width: int) -> list[Line]:
@@ -217,6 +248,8 @@ def plan_lines(
     out += table_as_lines(plan_table(plan, state), look, width)
     if derivation:
         out += _derivation_lines(plan, width)
+    elif words := formula_words(plan):
+        out += wrapped(words, width, 3, "note")
     out += finding_lines(plan, width)
     passed = [f"{each.host}: {each.reason}" for each in plan.candidates if not each.chosen]
     if len(passed) > _REASONS_SHOWN:
@@ -224,9 +257,9 @@ def plan_lines(
         passed = [*passed[:_REASONS_SHOWN], more]
     if passed:
         out += wrapped(f"not chosen  {'   '.join(passed)}", width, 1, "note")
-    out += wrapped(takes_up_to(plan), width, 1)
-    hosts = plural(len(plan.hosts), "host")
-    out += wrapped(f"{plural(len(plan.shards), 'shard')} on {hosts}. {effect}".rstrip(), width, 1)
+    out += wrapped(f"{takes_up_to(plan)} {effect}".rstrip(), width, 1)
+    if derivation:
+        out += [each for bound in plan.phases for each in wrapped(f"{bound.phase}: {bound.formula}", width, 3, "note")]
     if refusals:
         out += wrapped(f"Load refused by {plural(refusals, 'finding')}. It cannot be confirmed.", width, 1, "alarm")
     return out

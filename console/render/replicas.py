@@ -49,7 +49,7 @@ def replica_cells(view: ReplicaView, look: Look, held: str = "") -> Line:
         ),
         *_serving(view, look),
         cell("-", "quiet") if state in ENDED and view.bound == "unknown" else agreement(view.bound, "", look),
-        cell("  ".join(part for part in (held, note_of(view, look)) if part), "state.warn" if held else "note"),
+        cell("  ".join(part for part in (held, note_of(view, look)) if part), _note_style(view, held)),
     )
 
 
@@ -71,6 +71,19 @@ def _serving(view: ReplicaView, look: Look) -> tuple[Cell, Cell, Cell]:
     )
 
 
+def hosts_of(view: ReplicaView) -> int:
+    """On how many hosts its ranks are."""
+    return len({each.shard.host for each in view.shards})
+
+
+def reason_of(view: ReplicaView) -> str:
+    """Why it is as it is; of one that serves, what its leader measures of requests that do not get on."""
+    if view.words or view.state.value in ENDED:
+        return view.words
+    leader = next((each.measurement for each in view.shards if each.shard.rank == 0), None)
+    return "" if leader is None else leader.words
+
+
 def note_of(view: ReplicaView, look: Look) -> str:
     """What else must be known: the time a drain has left, the age of overdue counts, the reason for the state."""
     notes = []
@@ -78,15 +91,25 @@ def note_of(view: ReplicaView, look: Look) -> str:
         notes.append(countdown(view.drain_left_ms))
     if view.state.value not in ENDED and (age := age_note(view.measured_at, look)):
         notes.append(age)
-    if view.words:
-        notes.append(view.words)
+    if words := reason_of(view):
+        notes.append(words)
     return "  ".join(notes)
+
+
+def _words_style(view: ReplicaView) -> str:
+    return "state.alarm" if view.state.value == "failed" else "state.warn"
+
+
+def _note_style(view: ReplicaView, held: str) -> str:
+    if reason_of(view):
+        return _words_style(view)
+    return "state.warn" if held else "note"
 
 
 def panel_note(view: ReplicaView) -> tuple[str, str]:
     """What stands beside the name of the selected replica, with its style: why it is as it is, else where it serves."""
-    if view.words:
-        return view.words, "state.alarm" if view.state.value == "failed" else "state.warn"
+    if words := reason_of(view):
+        return words, _words_style(view)
     return view.endpoint, "note"
 
 

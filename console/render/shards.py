@@ -25,11 +25,12 @@ def last_words(view: ShardView, look: Look) -> str:
     shard = view.shard
     if shard.exit is not None:
         tail = next((text for text in reversed(shard.exit.log_tail) if text.strip()), "")
-        return f"{shard.exit.words}: {tail.strip()}" if tail else shard.exit.words
+        return f"{shard.exit.words}; its log ends: {tail.strip()}" if tail else shard.exit.words
     measured = view.measurement
     if shard.state == "loading" and measured is not None and measured.to_load:
         return f"{size(measured.loaded)} of {size(measured.to_load)} read"
-    notes = [age_note(view.measured_at, look), shard.words or (measured.words if measured is not None else "")]
+    # What is measured has words only where something does not get on: they stand before those of the state.
+    notes = [age_note(view.measured_at, look), (measured.words if measured is not None else "") or shard.words]
     return "  ".join(note for note in notes if note)
 
 
@@ -66,8 +67,15 @@ def shard_cells(view: ShardView, look: Look) -> Line:
         right(derived, "unknown" if derived == "?" else "plain"),
         _reported(view, look),
         _memory(view, look),
-        cell(last_words(view, look), "alarm" if shard.exit is not None and view.state == "failed" else "note"),
+        cell(last_words(view, look), _words_style(view)),
     )
+
+
+def _words_style(view: ShardView) -> str:
+    if view.shard.exit is not None and view.state == "failed":
+        return "alarm"
+    is_off = view.measurement is not None and view.measurement.words and view.state not in ENDED
+    return "state.warn" if is_off else "note"
 
 
 def shard_table(view: ReplicaView | None, look: Look) -> Table:

@@ -134,9 +134,9 @@ class DrainView(Dialog):
     def _choices_for(cuts: str) -> tuple[Choice, ...]:
         return (
             Choice("cancel", "escape", "back, the drain goes on"),
-            Choice("extend", "e", "extend 1 min"),
+            Choice("extend", "e", "+1 min"),
             Choice("force", "f", f"force now ({cuts})"),
-            Choice("stop-draining", "x", "cancel the drain"),
+            Choice("stop-draining", "x", "cancel"),
         )
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:

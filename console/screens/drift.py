@@ -68,18 +68,26 @@ class DriftScreen(Dialog):
         for drift in state.drifts:
             is_chosen = drift is chosen
             top = len(out) if is_chosen else top
-            out += one_drift(drift, look, self.text_width, is_chosen=is_chosen)
+            keys = self._keys(state, drift) if is_chosen else ()
+            out += one_drift(drift, look, self.text_width, is_chosen=is_chosen, keys=keys)
             bottom = len(out) if is_chosen else bottom
         self.show_lines("#body", out)
         self._keep_in_sight(top, bottom)
 
+    @staticmethod
+    def _remedies(state: FleetState, drift: Drift) -> list[Choice]:
+        """What can be done about a drift from here: reload what drifts, acknowledge it or open it again."""
+        if state.read_only:
+            return []
+        known = Choice("acknowledge", "k", "acknowledge") if drift.is_open else Choice("reopen", "o", "open again")
+        replica = drifting_replica(state, drift)
+        return [known] if replica is None else [Choice("reload", "R", f"reload {replica}"), known]
+
+    def _keys(self, state: FleetState, drift: Drift) -> tuple[tuple[str, str], ...]:
+        return tuple((each.key, each.label) for each in self._remedies(state, drift))
+
     def _offer(self, state: FleetState, chosen: Drift | None) -> None:
-        choices = [CLOSE]
-        if chosen is not None and not state.read_only:
-            known = Choice("acknowledge", "k", "acknowledge") if chosen.is_open else Choice("reopen", "o", "open again")
-            choices.append(known)
-            if (replica := drifting_replica(state, chosen)) is not None:
-                choices.append(Choice("reload", "R", f"reload {replica}"))
+        choices = [CLOSE, *(self._remedies(state, chosen) if chosen is not None else ())]
         if state.replicas:
             choices.append(Choice("files", "c", "check model files"))
         self.choices.set_choices(tuple(choices))

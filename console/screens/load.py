@@ -107,7 +107,8 @@ class LoadDialog(Dialog):
             return (CANCEL,)
         explain = Choice("why", "b", "hide the derivation" if self._shows_derivation else "derivation of the bounds")
         if self._plan.is_refused:
-            return (CANCEL, Choice("load", "y", "Load (refused)", enabled=False), explain)
+            refusals = sum(1 for finding in self._plan.findings if finding.is_refusal)
+            return (CANCEL, Choice("load", "y", f"Load refused: {refusals}", enabled=False), explain)
         warnings = sum(1 for finding in self._plan.findings if finding.severity == "warn")
         label = f"Load, {warnings} warned" if warnings else "Load"
         return (CANCEL, Choice("load", "y", label), explain)

@@ -15,10 +15,19 @@ from backend.api import FleetState, HostView, JournalLine, ReplicaView
 from console.actions import BY_KEY, Selection
 from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
 from console.render.cells import Line, Look, Table, cell, line
+from console.render.fitting import lower_height, upper_height
 from console.render.hosts import COLUMNS as HOST_COLUMNS
 from console.render.hosts import NO_HOST, host_cells
-from console.render.replicas import empty_words, held_replicas, panel_note, replica_cells, replica_columns
+from console.render.replicas import (
+    empty_words,
+    held_replicas,
+    panel_note,
+    reason_of,
+    replica_cells,
+    replica_columns,
+)
 from console.render.shards import shard_table
+from console.render.trouble import trouble_lines
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
 from console.widgets.grid import Grid
@@ -33,8 +42,6 @@ WIDE = 120
 """From this many columns on, hosts stand beside shards and generations are whole."""
 WIDEST = 190
 """From this many columns on, hosts, shards and journal stand side by side."""
-FEWEST_ROWS, UPPER_SHARE = 4, 0.4
-"""The replicas take the rows that they need: at least these, at most this share of the screen."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -44,9 +51,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self._header = LineView(painter, id="header", fill="header")
         self._banner = LineView(painter, id="banner", fill="banner")
+        self._trouble = LineView(painter, id="trouble", classes="lines")
         self._footer = LineView(painter, id="footer")
         self._prompt = PromptLine(id="prompt")
-        self._grids = {name: Grid(painter, id=name) for name in ("replicas", "hosts", "shards")}
+        self._grids = {name: Grid(painter, id=name, unfolds=True) for name in ("replicas", "hosts", "shards")}
         self._journal = Journal(painter, id="journal")
         self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
@@ -56,7 +64,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._message: tuple[str, str] | None = None
         self._lower_chosen = ""
         self._has_replicas = False
-        self._upper_height = 0
+        self._upper_height = self._lower_height = 0
 
     @property
     def console(self) -> ConsoleApp:
@@ -67,6 +75,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Everything that the first frame needs; nothing waits for a host."""
         yield self._header
         yield self._banner
+        yield self._trouble
         with Vertical(id="upper"):
             yield self._grids["replicas"]
         with Horizontal(id="lower"):
@@ -79,7 +88,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """The replicas have the keys; when this is drawn, the backend may start."""
-        self._banner.display = False
+        self._banner.display = self._trouble.display = False
         self._prompt.display = False
         self._grids["replicas"].set_table(Table(replica_columns(Look()), (), "Asking every host."))
         self.set_focus(self._grids["replicas"])
@@ -128,26 +137,47 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._replica_rows.forget()
         rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
-        self._fit_upper(len(rows))
+        self._fit_upper(len(rows) + self._grids["replicas"].notes_height)
         self._draw_shards(state, look)
         if self._panels["hosts"].display:
             hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
+        self._draw_trouble(state, look)
+        self._fit_lower()
         self._draw_rules(state, look)
         self._draw_footer(state)
 
     def _fit_upper(self, rows: int) -> None:
-        most = max(FEWEST_ROWS, int(self.app.size.height * UPPER_SHARE))
-        height = 1 + min(max(rows, FEWEST_ROWS), most)
+        height = upper_height(rows, self.app.size.height)
         if height != self._upper_height:
             self._upper_height = height
             self.query_one("#upper").styles.height = height
+
+    def _fit_lower(self) -> None:
+        """On a narrow screen the lower panel takes what its rows and words need, and leaves the journal its least."""
+        shown = self._lower_shows()
+        panel, grid = self._panels[shown], self._grids[shown]
+        lines, room = len(grid.rows) + grid.notes_height, self.query_one("#lower").size.height
+        height = 0 if self.is_wide else lower_height(lines, room)
+        if height != self._lower_height:
+            self._lower_height = height
+            if height:
+                panel.styles.height = height
+            else:
+                panel.styles.clear_rule("height")
 
     def _draw_bars(self, state: FleetState | None, look: Look) -> None:
         self._header.set_lines([header_line(state, look, self.app.size.width)])
         words = banner_words(state, self.console.stamp(), look)
         self._banner.display = bool(words)
         self._banner.set_lines([line(cell(f" {words}", "banner"))])
+
+    def _draw_trouble(self, state: FleetState, look: Look) -> None:
+        """What is wrong with hosts, unless their panel is there and says all of it."""
+        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole and not self._trouble.display
+        lines = [] if is_said else trouble_lines(state, self.app.size.width, look.glyphs.ellipsis)
+        self._trouble.display = bool(lines)
+        self._trouble.set_lines(lines)
 
     def _draw_shards(self, state: FleetState, look: Look) -> None:
         self._grids["shards"].set_table(shard_table(self._selected(state), look))
@@ -161,6 +191,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         pane = self._pane()
         shards = "shards" if view is None else view.id
         note, style = ("", "note") if view is None else panel_note(view)
+        if view is not None and reason_of(view) and self._grids["replicas"].has_unfolded(view.id):
+            note = ""  # it stands whole above
         self._rule("shards", shards, look, pane, note=note, note_style=style)
         self._rule("hosts", "hosts", look, pane)
         journal = self._journal
@@ -282,6 +314,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         """Another size: other panels, other widths."""
+        self._trouble.display = False
         self._arrange()
         self.call_after_refresh(self._redraw)
 
@@ -293,6 +326,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_class(wide, "wide")
         self.set_class(self.app.size.width >= WIDEST, "widest")
         self._replica_rows.forget()
+        self._lower_height = 0
+        for name in ("hosts", "shards"):
+            self._panels[name].styles.clear_rule("height")
         self._panels["hosts"].display = wide or self._lower_shows() == "hosts"
         self._panels["shards"].display = wide or self._lower_shows() == "shards"
 

@@ -11,7 +11,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
-from console.render.cells import Cell, cell
+from console.render.cells import Cell, cell, line_text
+from console.safe_text import width_of
 from console.widgets.paint import Painter
 
 
@@ -86,16 +87,25 @@ class Choices(Widget, can_focus=True):
         super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
-        """Every choice with its key; the marked one in brackets, which is readable without colour."""
+        """Every choice with its key; the marked one in brackets, which is readable without colour.
+
+        Blanks are given up before a choice is cut.
+        """
         if self._base is None:
             self._base = self.rich_style
-        cells: list[Cell] = [cell(" ")]
+        cells = self._cells(" ")
+        if width_of(line_text(cells).rstrip()) > self.size.width:
+            cells = self._cells("")
+        return self._painter.strip(cells, self.size.width, self._base)
+
+    def _cells(self, pad: str) -> list[Cell]:
+        cells = [cell(" ")]
         for index, choice in enumerate(self._choices):
             marked = index == self._index and self.has_focus
             words = f"{_key_words(choice.key)} {choice.label}".strip()
             style = "choice.off" if not choice.enabled else "choice.focus" if marked else choice.style
-            cells += [cell(f"[{words}]" if marked else f" {words} ", style), cell("  ")]
-        return self._painter.strip(cells, self.size.width, self._base)
+            cells += [cell(f"[{words}]" if marked else f"{pad}{words}{pad}", style), cell("  ")]
+        return cells
 
 
 def _key_words(key: str) -> str:

@@ -12,13 +12,20 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.render.cells import Fit, Row, Table, cell, fit_columns, line_text, natural_widths, pad
+from console.render.cells import Fit, Line, Row, Table, cell, fit_columns, line_text, natural_widths, pad
 from console.render.journal import matcher
+from console.render.unfold import unfolded
 from console.widgets.paint import Painter
+
+KEPT_FOR_NOTES = 2
+"""Lines that stay free of rows where something is wrong, so that its words stand whole even in a full panel."""
 
 
 class Grid(Widget, can_focus=True):
-    """Rows under the keys of their entities. When the entity under the cursor goes, its neighbour gets the cursor."""
+    """Rows under the keys of their entities. When the entity under the cursor goes, its neighbour gets the cursor.
+
+    One that ``unfolds`` shows on its free lines what it had to cut of the last column of rows that are wrong.
+    """
 
     class Moved(Message):
         """The cursor stands on another entity."""
@@ -28,9 +35,12 @@ class Grid(Widget, can_focus=True):
             self.grid = grid
             self.key = key
 
-    def __init__(self, painter: Painter, *, id: str | None = None) -> None:
+    def __init__(self, painter: Painter, *, id: str | None = None, unfolds: bool = False) -> None:
         super().__init__(id=id, markup=False)
         self._painter = painter
+        self._unfolds = unfolds
+        self._notes: tuple[Line, ...] = ()
+        self._loud_lines = 0
         self._table = Table((), ())
         self._rows: tuple[Row, ...] = ()
         self._natural: tuple[int, ...] = ()
@@ -53,17 +63,34 @@ class Grid(Widget, can_focus=True):
         return 0 if not self.size else max(0, len(self._rows) - self._room)
 
     @property
+    def notes_height(self) -> int:
+        """How many lines it takes to show whole what was cut of rows that are wrong."""
+        return self._loud_lines
+
+    def has_unfolded(self, key: str) -> bool:
+        """The last column of this row was cut, and stands whole below the rows."""
+        return self.is_whole and any(line_text(note[:1]).strip() == key for note in self._notes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every row is in sight, and every word of what is wrong."""
+        return len(self._rows) + len(self._notes) < self.size.height
+
+    @property
     def _room(self) -> int:
-        return max(1, self.size.height - 1)
+        return max(1, self.size.height - 1 - min(self._loud_lines, KEPT_FOR_NOTES))
 
     def set_table(self, table: Table) -> None:
         """Show these rows. The cursor stays on its entity, wherever that stands now."""
         before, before_top, before_cursor = self._rows, self._top, self.cursor_key
+        if table.columns != self._table.columns:
+            self._natural = ()
         is_other_shape = table.columns != self._table.columns or (not table.rows and table.empty != self._table.empty)
         self._table = table
         self._rows = self._filtered(table.rows)
         self._keep_cursor(before)
         is_other_shape = self._measure() or is_other_shape
+        self._write_notes(len(before))
         if is_other_shape or self._top != before_top or (not before) != (not self._rows):
             self.refresh()
         else:
@@ -108,6 +135,30 @@ class Grid(Widget, can_focus=True):
         moved, self._fit = fit != self._fit, fit
         self._fit_width = self.size.width
         return moved
+
+    def _write_notes(self, rows_before: int) -> None:
+        """What is cut, whole, below the rows; drawn anew where it or its place differs."""
+        if not self._unfolds or not self._fit.widths:
+            return
+        notes, loud = unfolded(self._rows, self._fit, self.cursor_key, self.size.width)
+        has_moved = bool(notes) and rows_before != len(self._rows)
+        if loud != self._loud_lines:
+            self._loud_lines = loud
+            self._show_cursor()
+            self.refresh()
+        if notes != self._notes or has_moved:
+            self._notes = notes
+            top = 1 + min(rows_before, len(self._rows), self._room)
+            self.refresh(Region(0, top, self.size.width, max(0, self.size.height - top)))
+
+    def _note(self, y: int) -> Line:
+        """A line below the rows; the last one in sight says when there is more."""
+        index = y - 1 - min(len(self._rows), self._room)
+        if not 0 <= index < len(self._notes):
+            return ()
+        is_cut = y == self.size.height - 1 and index + 1 < len(self._notes)
+        note = self._notes[index]
+        return (*note, cell(f" {self._painter.glyphs.ellipsis}", "note")) if is_cut else note
 
     def _refresh_changed(self, before: Sequence[Row], before_cursor: str | None) -> None:
         for y in range(self._room):
@@ -159,6 +210,7 @@ class Grid(Widget, can_focus=True):
             return
         self.cursor_key = self._rows[index].key
         self._show_cursor()
+        self._write_notes(len(self._rows))
         if self._top != top:
             self.refresh()
         else:
@@ -192,13 +244,15 @@ class Grid(Widget, can_focus=True):
         if width != self._fit_width:  # another width: columns are worked out anew, from what is shown now
             self._natural = ()
             self._measure()
+            self._write_notes(len(self._rows))
         if y == 0:
             heads = Row("", tuple(cell(each.title, "head", each.align) for each in self._table.columns))
             return Strip(self._segments(heads, " ", base, None)).adjust_cell_length(width, base)
         index = self._top + y - 1
-        if index >= len(self._rows):
-            words = self._empty_words() if y == 1 else ""
-            return self._painter.strip((cell(" "), cell(words, "note")), width, base)
+        if index >= len(self._rows) or y > self._room:
+            if y == 1:
+                return self._painter.strip((cell(" "), cell(self._empty_words(), "note")), width, base)
+            return self._painter.strip(self._note(y), width, base)
         row = self._rows[index]
         if row.key != self.cursor_key:
             return Strip(self._segments(row, " ", base, None)).adjust_cell_length(width, base)

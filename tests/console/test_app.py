@@ -174,10 +174,54 @@ async def test_drain_on_a_draining_replica_follows_the_drain_that_runs() -> None
     door = _door(w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=88_000))
     async with running(door) as console:
         await console.press("D")
-        await console.see("back, the drain goes on")
+        await console.see("[esc back, the drain goes on]  e +1 min  f force now (cuts 2)  x cancel")
         await console.press("x")
         assert isinstance(door.submitted[-1], ChangeDrainRequest)
         assert door.submitted[-1].action == "cancel"
+
+
+async def test_the_reason_of_a_failure_stands_whole_on_a_small_screen() -> None:
+    words = "rank 2 on gpu-b: signal 9 (killed); rank 0 on gpu-a: rank 2 of its generation is gone"
+    failed = w.replica("glm-2", ReplicaState.FAILED, words=words, shards=(w.exited(),))
+    async with running(_door(failed)) as console:
+        await console.until(lambda: words in " ".join(console.text().split()), "the reason")
+        await console.until(
+            lambda: (
+                "signal 9 (out of memory) after 41 s; its log ends: alloc failed: 61 GiB"
+                in " ".join(console.text().split())
+            ),
+            "the last words of the rank",
+        )
+        console.door.put(w.fleet(w.replica("glm-2")))
+        await console.gone("signal 9")
+
+
+async def test_an_ill_host_is_said_on_a_small_screen_and_in_its_panel_on_a_wide_one() -> None:
+    lost = w.host("gpu-c", HostState.LOST, words="silent for 95 s; heartbeats come every 5 s; next try 12:04:34")
+    ill = w.fleet(w.replica(), hosts={HostId("gpu-a"): w.host("gpu-a"), HostId("gpu-c"): lost})
+    door = StandInDoor(ill)
+    async with running(door) as console:
+        await console.see("gpu-c  lost: silent for 95 s; heartbeats come every 5 s; next try 12:04:34")
+        door.put(w.fleet(w.replica()))
+        await console.gone("gpu-c")
+    door = StandInDoor(w.fleet(w.replica()))
+    async with running(door, (120, 40)) as console:
+        door.put(ill)
+        await console.until(lambda: "next try 12:04:34" in " ".join(console.text().split()), "the words in the panel")
+        assert "lost: silent" not in console.text(), "the panel says all of it, so the line above is not needed"
+
+
+async def test_the_reason_of_a_failure_has_room_among_more_replicas_than_fit() -> None:
+    words = "rank 2 on gpu-b: signal 9 (killed)"
+    many = [w.replica(f"tiny-{number}") for number in range(10, 40)]
+    failed = w.replica("glm-2", ReplicaState.FAILED, words=words, shards=(w.exited(),))
+    async with running(_door(*many, failed)) as console:
+        await console.until(lambda: f"glm-2  {words}" in console.text(), "the reason")
+        await console.press("G")
+        await console.see(">tiny-39")
+        assert f"glm-2  {words}" in console.text(), "it stays while the rows scroll"
+        await console.press("g")
+        await console.see(">glm-2")
 
 
 async def test_unload_wants_the_whole_name_typed() -> None:

@@ -8,6 +8,7 @@ import socket
 import msgspec
 
 from backend.contract.plans import Plan, PlannedShard
+from backend.contract.reports import LinkSeen
 from backend.engines.llamacpp.placement import endpoint_of, workers_of
 from backend.engines.llamacpp.sockets import CLOSE_WAIT, ESTABLISHED, FourTuple, SocketDiag, SocketSeen, socket_inodes
 
@@ -84,3 +85,26 @@ def busy_words(peers: tuple[Peer, ...], looks: tuple[SocketSeen | None, ...], *,
         elif seen.waits_for_other_end and seen.sent_ms is not None and seen.sent_ms >= waited_ms:
             said.append(f"{peer.words} has not answered for {seen.sent_ms / 1000:.1f} s")
     return "; ".join(said)
+
+
+def links_of(peers: tuple[Peer, ...], looks: tuple[SocketSeen | None, ...], *, is_busy: bool) -> tuple[LinkSeen, ...]:
+    """What the sockets say of the way to every rank. A rank owes an answer only while something is under way:
+
+    llama.cpp also sends what needs none, after which an idle socket looks as if it waited.
+    """
+    found: dict[int, LinkSeen] = {}
+    for peer, seen in zip(peers, looks, strict=True):
+        if seen is None:
+            continue
+        owes = is_busy and seen.waits_for_other_end and seen.sent_ms is not None
+        link = LinkSeen(
+            rank=peer.shard.rank,
+            local=peer.ends.local,
+            remote=peer.ends.remote,
+            round_trip_us=seen.round_trip_us,
+            owed_seconds=seen.sent_ms / 1000 if owes and seen.sent_ms is not None else None,
+        )
+        before = found.get(link.rank)
+        if before is None or (link.owed_seconds or 0.0) > (before.owed_seconds or 0.0):
+            found[link.rank] = link
+    return tuple(found.values())

@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 from backend.contract.entities import Canary
 from backend.contract.plans import PlannedShard
-from backend.contract.reports import Measurement
+from backend.contract.reports import ClientSeen, Measurement
 from backend.contract.words import UnixMs
 from backend.engines.driver import CanarySeen, PeerLost, Run, Seen
+from backend.engines.llamacpp.arrivals import Arrivals, count_arrivals
 from backend.engines.llamacpp.census import GivenUpCanary, Progress, Reading, Track, follow, missed
 from backend.engines.llamacpp.client import EngineClient, Unanswered
+from backend.engines.llamacpp.clients import connected_clients
 from backend.engines.llamacpp.metrics import Census
 from backend.engines.llamacpp.pace import Pace, beat
-from backend.engines.llamacpp.peers import Peer, busy_words, find_peers, look_at, lost_words
+from backend.engines.llamacpp.peers import Peer, busy_words, find_peers, links_of, look_at, lost_words
 from backend.engines.llamacpp.sockets import SocketDiag, SocketSeen, has_ended, resident_bytes
 from backend.planning.engines.llamacpp import canary_slot
 
@@ -51,6 +53,8 @@ class Service:
         self._given_up: GivenUpCanary | None = None
         self._has_lost = False
         self._sockets_unread = ""
+        self._arrivals: Arrivals | None = None
+        self._has_served = False
 
     async def watch(self) -> None:
         """Runs until cancelled."""
@@ -128,8 +132,25 @@ class Service:
             users, busy = self._given_up.taken_out(census, slots)
         reading = Reading(time.monotonic(), users, busy, self._canaries)
         self._track, progress = follow(self._track, reading)
+        self._count_arrivals(reading)
         self._see(self._measurement(users, progress, self._words(users, progress)))
         return census
+
+    def _count_arrivals(self, reading: Reading) -> None:
+        """Requests since the drain began; unknown for a drain whose beginning this watch did not see."""
+        if self._run.may_canary():
+            self._has_served, self._arrivals = True, None
+        elif self._has_served:
+            self._arrivals = count_arrivals(self._arrivals, reading)
+
+    def _clients(self) -> tuple[tuple[ClientSeen, ...] | None, int]:
+        """Who is connected, while the replica drains: a look at every socket of a host takes 2 ms where it has many."""
+        if self._run.may_canary():
+            return None, 0
+        try:
+            return connected_clients(self._diag, self._run.pid, self._run.shard.ports[0]) or (None, 0)
+        except OSError:
+            return None, 0  # unknown: where the kernel shows no sockets, the words on the workers' sockets say so
 
     def _words(self, census: Census, progress: Progress) -> str:
         """What the counters and the sockets say of requests that do not get on, and of what is not known."""
@@ -158,6 +179,8 @@ class Service:
     def _measurement(self, census: Census | None, progress: Progress | None, words: str) -> Measurement:
         # An earlier life of the agent sent canaries that nobody can subtract: then only differences are known.
         total = progress.tokens_generated if progress and not self._run.adopted else None
+        is_busy = census is None or not census.is_idle or self._given_up is not None
+        clients, beyond = self._clients()
         return Measurement(
             node_id=self._run.shard.node_id,
             observed_unix_ms=UnixMs(self._wall_ms()),
@@ -171,6 +194,10 @@ class Service:
             canary_unix_ms=self._canary.at_unix_ms if self._canary else None,
             source=_SOURCE,
             words=words,
+            arrived=self._arrivals.least if self._arrivals else None,
+            clients=clients,
+            clients_beyond=beyond,
+            links=links_of(self._peers, self._looks, is_busy=is_busy),
         )
 
     # Sockets

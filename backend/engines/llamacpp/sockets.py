@@ -28,6 +28,8 @@ _ASK = struct.Struct("<BBBBI")
 _PORTS = struct.Struct(">HH")
 _MESSAGE_BYTES = 72
 _TCP_INFO = 2
+_NO_ROUND_TRIP = 0xFFFFFFFF
+"""What the kernel says for the least round trip before it has measured one."""
 _LINK = re.compile(r"^socket:\[(\d+)\]$")
 _PATIENCE_SECONDS = 1.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -51,7 +53,8 @@ class SocketSeen(msgspec.Struct, frozen=True):
     """One TCP socket at one moment. ``inode`` is 0 once no process owns it.
 
     ``sent_ms`` and ``received_ms`` say how long ago data last went out and came in, ``received_bytes`` how many came in
-    since it was connected; None when the kernel does not tell.
+    since it was connected, ``round_trip_us`` the shortest round trip of the last minutes in microseconds; None when the
+    kernel does not tell.
     """
 
     ends: FourTuple
@@ -61,6 +64,7 @@ class SocketSeen(msgspec.Struct, frozen=True):
     sent_ms: int | None
     received_ms: int | None
     received_bytes: int | None
+    round_trip_us: int | None = None
 
     @property
     def waits_for_other_end(self) -> bool:
@@ -164,22 +168,24 @@ def _read_message(body: bytes) -> SocketSeen:
     family, state, _, retransmits = struct.unpack_from("<BBBB", body)
     local_port, remote_port = _PORTS.unpack_from(body, 4)
     (inode,) = struct.unpack_from("<I", body, 68)
-    sent, received, received_bytes = _read_tcp_info(body)
     ends = FourTuple(_address(family, body[8:24]), local_port, _address(family, body[24:40]), remote_port)
-    return SocketSeen(ends, state, retransmits, inode, sent, received, received_bytes)
+    return SocketSeen(ends, state, retransmits, inode, *_read_tcp_info(body))
 
 
-def _read_tcp_info(body: bytes) -> tuple[int | None, int | None, int | None]:
-    """Milliseconds since data last went out and came in, and bytes received, from the ``tcp_info`` attribute."""
+def _read_tcp_info(body: bytes) -> tuple[int | None, int | None, int | None, int | None]:
+    """Milliseconds since data last went out and came in, bytes received and least round trip, from ``tcp_info``."""
     at = _MESSAGE_BYTES
     while at + 4 <= len(body):
         length, kind = struct.unpack_from("<HH", body, at)
         if kind == _TCP_INFO and length >= 4 + 56:
             (sent,), (received,) = (struct.unpack_from("<I", body, at + 4 + offset) for offset in (44, 52))
             has_bytes = length >= 4 + 136  # kernels before 4.1 end earlier
-            return sent, received, struct.unpack_from("<Q", body, at + 4 + 128)[0] if has_bytes else None
+            received_bytes = struct.unpack_from("<Q", body, at + 4 + 128)[0] if has_bytes else None
+            has_least = length >= 4 + 152  # kernels before 4.6 end earlier
+            least = struct.unpack_from("<I", body, at + 4 + 148)[0] if has_least else _NO_ROUND_TRIP
+            return sent, received, received_bytes, None if least == _NO_ROUND_TRIP else least
         at += max((length + 3) & ~3, 4)
-    return None, None, None
+    return None, None, None, None
 
 
 def socket_inodes(pid: int) -> frozenset[int] | None:

@@ -50,16 +50,25 @@ def test_a_healthy_host_has_nothing_to_say() -> None:
     assert not [line for line in page(a_host()) if "foreign" in line or "hold" in line]
 
 
-def test_an_illness_is_named_in_the_table_and_told_on_the_page() -> None:
+def test_an_illness_is_told_in_the_table_and_on_the_page() -> None:
     view = a_host(illnesses=(SLOW,))
-    assert row(view).rstrip().endswith("journal slow")
+    assert row(view).rstrip().endswith("journal slow: a sync of the journal takes 3.0 s")
     assert "journal slow  a sync of the journal takes 3.0 s  2 min ago" in page(view)
 
 
 def test_what_refuses_loads_is_said_once_in_the_table() -> None:
     view = a_host(illnesses=(FULL, SLOW), refuses_loads=FULL.words)
-    assert row(view).rstrip().endswith("refuses loads: 100 MiB free under /state  journal slow")
+    assert (
+        row(view)
+        .rstrip()
+        .endswith("refuses loads: 100 MiB free under /state  journal slow: a sync of the journal takes 3.0 s")
+    )
     assert "disk low  100 MiB free under /state  2 min ago  refuses loads" in page(view)
+
+
+def test_a_host_whose_journal_is_damaged_has_that_for_its_state() -> None:
+    damaged = Illness("journal damaged", "record 7 is damaged. Look at it: ringtop journal verify", UnixMs(0), True)
+    assert "damaged journal" in row(a_host(illnesses=(damaged,)))
 
 
 def test_foreign_engines_are_counted_in_the_table_and_described_on_the_page() -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend.contract.plans import PhaseBound, sealed
+from backend.contract.entities import Canary
+from backend.contract.plans import PhaseBound, Term, sealed
+from backend.contract.reports import ClientSeen, LinkSeen, Measurement
 from backend.contract.states import HostState, ReplicaState
-from backend.contract.words import HostId, NodeGeneration
+from backend.contract.words import HostId, NodeGeneration, NodeId, UnixMs
 from backend.control.views import FleetState
 from console.actions import Selection
 from console.render.bars import banner_words, footer_line, header_line, rule_line
 from console.render.cells import Line, Look, Table, line_text, text_lines
 from console.render.details import shard_page
 from console.render.drain import before_lines, live_lines
-from console.render.drift import drift_lines
+from console.render.drift import drift_lines, one_drift
 from console.render.glyphs import ASCII
 from console.render.help import help_lines
 from console.render.hosts import host_page, host_table
@@ -103,7 +105,7 @@ def test_the_leader_without_layers_is_compared_like_the_others() -> None:
 def test_an_exited_shard_shows_how_it_ended_and_the_last_line_of_its_log() -> None:
     view = w.replica(shards=(w.exited(),))
     row = _row(shard_table(view, LOOK), "glm-2/2")
-    assert "signal 9 (out of memory) after 41 s: alloc failed: 61 GiB" in row
+    assert "signal 9 (out of memory) after 41 s; its log ends: alloc failed: 61 GiB" in row
 
 
 def test_a_word_of_a_newer_agent_stays_readable() -> None:
@@ -173,12 +175,78 @@ def test_no_line_of_a_plan_is_wider_than_its_room() -> None:
 def test_a_drain_says_its_three_numbers_and_who_counted() -> None:
     view = w.replica(state=ReplicaState.DRAINING, drain=w.drain(), drain_left_ms=102_000)
     text = _text(live_lines(view, "tiny-1", LOOK, 80))
-    for words in ("in flight 2", "oldest 38 s", "left 1:42", "from the engine's metrics", "admission is open"):
+    for words in ("in flight 2", "oldest 38 s", "left 1:42", "from the engine's metrics, 0 s ago", "admission is open"):
         assert words in text
     assert "nobody counts" in _text(before_lines(w.replica(source=""), LOOK, 80))
     assert "in flight ?" in _text(before_lines(w.replica(in_flight=None), LOOK, 80))
     assert "given up" in _text(live_lines(w.replica(drain=w.drain(outcome="given up")), "tiny-1", LOOK, 80))
     assert "is gone" in _text(live_lines(None, "tiny-1", LOOK, 80))
+
+
+def test_a_drain_says_what_came_since_and_from_whom_and_unknown_is_no_zero() -> None:
+    clients = (ClientSeen("10.0.3.7", 2), ClientSeen("10.0.3.9", 1))
+    draining: dict[str, Any] = {"state": ReplicaState.DRAINING, "drain": w.drain(), "drain_left_ms": 102_000}
+    view = w.replica(**draining, arrived=5, clients=clients, clients_beyond=3)
+    for width in (60, 80, 140):
+        text = _text(live_lines(view, "tiny-1", LOOK, width))
+        assert "arrived since the drain began: at least 5" in text
+        assert "connections from 10.0.3.7 (2), 10.0.3.9 (1)" in text
+        assert "and 3 more addresses" in " ".join(text.split())
+    unknown = _text(live_lines(w.replica(**draining), "tiny-1", LOOK, 80))
+    assert "began: ?" in unknown
+    assert "connections from ?" in unknown
+    quiet = _text(live_lines(w.replica(**draining, arrived=0, clients=()), "tiny-1", LOOK, 80))
+    assert "began: 0" in quiet
+    assert "no client is connected" in quiet
+
+
+def test_a_ring_says_how_long_a_round_trip_takes_and_from_where_to_where_between_hosts() -> None:
+    near = LinkSeen(rank=1, local="192.168.0.6", remote="192.168.0.6", round_trip_us=100)
+    far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=6.0)
+    text = _text(ring_lines(w.fleet(w.replica(links=(near, far))), "tiny-1", LOOK, 100))
+    assert "│   0.1 ms\n" in text
+    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 6 s\n" in text
+    assert "round trip ?" in _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 100))
+
+
+def test_a_replica_that_serves_and_does_not_get_on_says_so_on_its_row_and_at_its_rank() -> None:
+    words = (
+        "requests in flight, and no decode for 14 s; rank 2 on gpu-b at 192.168.0.29:18001 has not answered for 13.9 s"
+    )
+    stalled = Measurement(node_id=NodeId("tiny-1/0"), observed_unix_ms=UnixMs(w.NOW_MS), in_flight=1, words=words)
+    whole = w.replica()
+    leader = msgspec.structs.replace(whole.shards[0], measurement=stalled)
+    view = w.replica(shards=(leader, *whole.shards[1:]))
+    (row,) = replica_table(w.fleet(view), LOOK).rows
+    assert (row.cells[-1].text, row.cells[-1].style) == (words, "state.warn")
+    first = shard_table(view, LOOK).rows[0].cells[-1]
+    assert (first.text, first.style) == (words, "state.warn")
+    ended = msgspec.structs.replace(view, state=ReplicaState.STOPPED)
+    assert replica_table(w.fleet(ended), LOOK).rows[0].cells[-1].text == ""
+
+
+def test_why_a_canary_failed_is_said_whole_and_once() -> None:
+    words = "no completion within 10 s; rank 2 on gpu-b at 192.168.0.29:18001 has not answered for 10.0 s"
+    lost = Canary(False, 10.0, UnixMs(w.NOW_MS - 20_000), words)
+    for said in ("", f"unresponsive: {words}"):
+        text = _text(ring_lines(w.fleet(w.replica(canary=lost, words=said)), "tiny-1", LOOK, 74))
+        assert " ".join(text.split()).count(words) == 1
+        assert "…" not in text
+
+
+def test_a_rank_that_owes_an_answer_for_long_breaks_the_ring() -> None:
+    owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=12.0)
+    text = _text(ring_lines(w.fleet(w.replica(links=(owes,))), "tiny-1", LOOK, 100))
+    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 12 s" in text
+    assert "└─▶ client" not in text
+
+
+def test_a_rank_that_owes_an_answer_breaks_the_ring_once_a_canary_was_lost() -> None:
+    owes = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", owed_seconds=2.0)
+    lost = Canary(False, 10.0, UnixMs(w.NOW_MS - 20_000), "no completion within 10 s")
+    text = _text(ring_lines(w.fleet(w.replica(links=(owes,), canary=lost)), "tiny-1", LOOK, 100))
+    assert "╳   the ring is broken here: rank 2 on gpu-b has not answered for 2 s" in text
+    assert "└─▶ client" not in text
 
 
 def test_a_ring_says_where_it_is_broken_and_closes_when_it_is_not() -> None:
@@ -196,6 +264,33 @@ def test_drift_says_both_values_what_comes_of_it_and_what_to_do() -> None:
     for words in ("step37-1/3", "1764412800123", "gpu-b 1", "hangs", "Load again"):
         assert words in text
     assert "Nothing differs" in _text(drift_lines(w.fleet(), LOOK, 80))
+
+
+def test_a_drift_has_both_values_on_one_line_and_the_keys_that_do_something_about_it() -> None:
+    keys = (("R", "reload step37-1"), ("k", "acknowledge"))
+    for width in (60, 74, 108):
+        lines = [line_text(each) for each in one_drift(w.drift(), LOOK, width, is_chosen=True, keys=keys)]
+        assert any("1764412800123" in text and "registered at gpu-b 1" in text for text in lines)
+        assert any("R reload step37-1     k acknowledge" in text for text in lines)
+        assert max(map(width_of, lines)) <= width
+
+
+def test_a_plan_says_in_one_line_where_its_largest_bound_and_its_time_come_from() -> None:
+    plan = w.plan()
+    assert "= weights 100 000 000 + kv 37 935 244" in _text(plan_lines(plan, None, LOOK, 108))
+    formula = Term("result that goes on", 137_935_244, "B", "header + n_batch × (capsule + row)")
+    largest = Term("largest result", 137_935_244, "B", "the larger of two", (formula,))
+    bound = msgspec.structs.replace(plan.shards[0].bound, terms=(largest,))
+    shards = tuple(msgspec.structs.replace(each, bound=bound) for each in plan.shards)
+    p4 = msgspec.structs.replace(
+        plan, shards=shards, phases=(PhaseBound("loading", 370.0, "61 GiB / 0.2 GiB/s + 60 s"),)
+    )
+    text = _text(plan_lines(sealed(p4), None, LOOK, 108))
+    assert "rank 0: 137 935 244 = header + n_batch × (capsule + row)" in text
+    assert "Takes up to 6 min 10 s = 61 GiB / 0.2 GiB/s + 60 s. Replaces nothing. Cuts no stream." in text
+    guessed = msgspec.structs.replace(bound, derived=False)
+    shards = tuple(msgspec.structs.replace(each, bound=guessed) for each in plan.shards)
+    assert "rank 0: " not in _text(plan_lines(sealed(msgspec.structs.replace(plan, shards=shards)), None, LOOK, 108))
 
 
 def test_operations_show_their_steps_and_quitting_says_what_goes_on() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from backend.contract.plans import Fact
-from backend.contract.reports import EngineFacts, HostFacts, Measurement
+from backend.contract.reports import ClientSeen, EngineFacts, HostFacts, Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, NodeId, Port, UnixMs
 from backend.engines.driver import CanarySeen, EngineMissing, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
@@ -212,6 +213,70 @@ async def test_no_canary_is_sent_while_the_replica_drains(tiny: Path, make_ring:
     await until(lambda: len([m for m in again.all(Measurement) if m.in_flight == 0]) >= 6, "six quiet readings")
     assert not again.all(CanarySeen)
     assert not again.all(PhaseSeen)
+
+
+@engine
+async def test_a_drain_counts_what_came_since_and_names_who_is_connected(tiny: Path, make_ring: MakeRing) -> None:
+    ring = await ready_ring(make_ring(ring_plan(tiny, ranks=2, context=4096), Pace(poll=0.05, poll_busy=0.05)))
+    old = ring.ranks[0]
+    assert old.task is not None
+    old.task.cancel()
+    drains: list[str] = []
+    shard = msgspec.structs.replace(
+        shard_of(ring.plan.shards[0], ring.plan, "ready"), buffers=old.all(Proven)[0].buffers
+    )
+    leader = ring.follow(0, None, old.pid, old.log, shard=shard, adopted=True, may_canary=lambda: not drains)
+    await until(lambda: last(leader).in_flight == 0, "a watched leader")
+    assert (last(leader).arrived, last(leader).clients) == (None, None), "no drain, so nobody asks"
+    drains.append("now")
+    await until(lambda: last(leader).arrived == 0, "a drain that is counted")
+    assert last(leader).clients == (), "the agent's own connections are no clients"
+
+    port = ring.plan.shards[0].ports[0]
+    streams = [await stream_from(source, port) for source in ("127.0.0.2", "127.0.0.2", "127.0.0.3")]
+    try:
+        await until(lambda: last(leader).arrived == 3, "three arrivals")
+        assert last(leader).clients == (ClientSeen("127.0.0.2", 2), ClientSeen("127.0.0.3", 1))
+        (link,) = last(leader).links
+        assert (link.rank, link.remote) == (1, "127.0.0.1")
+        assert link.round_trip_us is not None
+        assert 0 < link.round_trip_us < 1_000_000
+    finally:
+        for stream in streams:
+            stream.kill()
+            await stream.wait()
+    await until(lambda: last(leader).in_flight == 0, "an idle engine")
+    assert (last(leader).arrived, last(leader).clients) == (3, ())
+    drains.clear()
+    await until(lambda: last(leader).arrived is None, "the end of the drain")
+
+
+@engine
+async def test_what_came_is_unknown_when_the_beginning_of_the_drain_was_not_watched(
+    tiny: Path, make_ring: MakeRing
+) -> None:
+    ring = await ready_ring(make_ring(ring_plan(tiny, ranks=1), Pace(poll=0.05)))
+    old = ring.ranks[0]
+    assert old.task is not None
+    old.task.cancel()
+    buffers = old.all(Proven)[0].buffers
+    shard = msgspec.structs.replace(shard_of(ring.plan.shards[0], ring.plan, "draining"), buffers=buffers)
+    again = ring.follow(0, None, old.pid, old.log, shard=shard, adopted=True, may_canary=lambda: False)
+    await until(lambda: len([m for m in again.all(Measurement) if m.in_flight == 0]) >= 3, "three quiet readings")
+    assert {m.arrived for m in again.all(Measurement)} == {None}
+
+
+async def stream_from(source: str, port: int) -> asyncio.subprocess.Process:
+    """A client of its own process, from its own address, whose long answer it reads to the end."""
+    program_text = (
+        "import json, socket\n"
+        f"s = socket.create_connection(('127.0.0.1', {port}), source_address=('{source}', 0))\n"
+        "body = json.dumps({'prompt': 'one', 'n_predict': 1900, 'temperature': 0, 'stream': True}).encode()\n"
+        "head = f'POST /completion HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n'\n"
+        "s.sendall(head.encode() + body)\n"
+        "while s.recv(65536): pass\n"
+    )
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", program_text)
 
 
 # Starts that are refused
@@ -417,10 +482,14 @@ async def test_a_hung_worker_is_named_by_the_canary_and_heals(tiny: Path, make_r
         await until(lambda: len(leader.all(Measurement)) > count + 2, "readings during the hang")
         for reading in leader.all(Measurement)[count + 1 :]:
             assert reading.in_flight in (0, None), "a canary that was given up is no work in flight"
+        await until(
+            lambda: [link.rank for link in last(leader).links if link.owed_seconds] == [1], "the link that owes"
+        )
         assert not leader.all(PeerLost)
     finally:
         ring.kill(1, signal.SIGCONT)
     await until(lambda: leader.all(CanarySeen)[-1].canary.ok, "a good canary again")
+    await until(lambda: not any(link.owed_seconds for link in last(leader).links), "links that owe nothing")
 
 
 @engine
