@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from backend.contract.entities import KeeperLease, Shard
@@ -102,49 +103,7 @@ def _holds_memory(shard: Shard) -> bool:
 def _findings(
     host: HostView, look: ResidentLook, stakes: tuple[AtStake, ...], leave: str, keeper: KeeperLease | None
 ) -> list[Finding]:
-    found: list[Finding] = []
-    name, facts = host.host, host.facts
-    if facts is not None and facts.journal != "ok":
-        found.append(
-            refuse(
-                "recovery.our_journal",
-                name,
-                expected="a journal of its ringtop agent that can be written",
-                found=facts.journal,
-                remedy="What is done must be written down first: repair that journal, then make the plan again.",
-            )
-        )
-    if look.is_listening and not look.life:
-        found.append(
-            refuse(
-                "recovery.unseen",
-                name,
-                expected=f"the process that listens on port {look.port}",
-                found="it is another user's, so that nobody here can tell one life of it from the next",
-                remedy="Let the ringtop agent run as the p4 agent's user, or as root.",
-            )
-        )
-    if not look.journal.folder:
-        found.append(
-            refuse(
-                "recovery.no_journal",
-                name,
-                expected="the folder of the p4 agent's journal",
-                found=look.journal.words or "nobody says where it is",
-                remedy="Set journal of [engines.p4] in agent.toml, then make the plan again.",
-            )
-        )
-    foreign = [node.name for node in look.nodes if not node.is_ours and node.rank is None]
-    if foreign and leave == "drain":
-        found.append(
-            refuse(
-                "recovery.foreign",
-                name,
-                expected="no stage that nobody here can drain",
-                found=", ".join(foreign),
-                remedy="They end with the p4 agent, and whoever loaded them has to load them again: say --cut.",
-            )
-        )
+    found = [*_blind(host, look), *_foreign(host, look, leave)]
     found += [
         warn(
             "recovery.not_ours",
@@ -161,13 +120,55 @@ def _findings(
         found.append(
             warn(
                 "recovery.keeper",
-                name,
+                host.host,
                 expected="nobody else who loads while this goes on",
                 found=f"a keeper: {keeper.who}",
                 remedy=f"Let it leave them alone until this is done: ringtop pause {models}",
             )
         )
     return found
+
+
+def _blind(host: HostView, look: ResidentLook) -> Iterator[Finding]:
+    """What must be known, or written down, before anything is ended."""
+    name, facts = host.host, host.facts
+    if facts is not None and facts.journal != "ok":
+        yield refuse(
+            "recovery.our_journal",
+            name,
+            expected="a journal of its ringtop agent that can be written",
+            found=facts.journal,
+            remedy="What is done must be written down first: repair that journal, then make the plan again.",
+        )
+    if look.is_listening and not look.life:
+        yield refuse(
+            "recovery.unseen",
+            name,
+            expected=f"the process that listens on port {look.port}",
+            found="it is another user's, so that nobody here can tell one life of it from the next",
+            remedy="Let the ringtop agent run as the p4 agent's user, or as root.",
+        )
+    if not look.journal.folder:
+        yield refuse(
+            "recovery.no_journal",
+            name,
+            expected="the folder of the p4 agent's journal",
+            found=look.journal.words or "nobody says where it is",
+            remedy="Set journal of [engines.p4] in agent.toml, then make the plan again.",
+        )
+
+
+def _foreign(host: HostView, look: ResidentLook, leave: str) -> Iterator[Finding]:
+    """Stages that nobody here loaded, and nobody said that they are cut."""
+    foreign = [node.name for node in look.nodes if not node.is_ours and node.rank is None]
+    if foreign and leave == "drain":
+        yield refuse(
+            "recovery.foreign",
+            host.host,
+            expected="no stage that nobody here can drain",
+            found=", ".join(foreign),
+            remedy="They end with the p4 agent, and whoever loaded them has to load them again: say --cut.",
+        )
 
 
 def _steps(
