@@ -36,10 +36,12 @@ def source_words(view: ReplicaView, look: Look, *, with_age: bool = False) -> st
         return "nobody counts the requests of this replica"
     if is_overdue(view.measured_at, look):
         return f"from {view.source}, {age_note(view.measured_at, look)}"
-    age = f", {max(0.0, look.now - view.measured_at):.0f} s ago" if with_age and view.measured_at else ""
     leader = next((each for each in view.shards if each.shard.rank == 0), None)
     words = leader.measurement.words if leader is not None and leader.measurement is not None else ""
-    return f"from {view.source}{age}" + (f": {words}" if words else "")
+    source = f"from {view.source}" + (f": {words}" if words else "")
+    if with_age and view.measured_at:
+        return f"{source}, {max(0.0, look.now - view.measured_at):.0f} s ago"
+    return source
 
 
 def counts_line(view: ReplicaView, look: Look) -> Line:
