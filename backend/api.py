@@ -52,6 +52,7 @@ from backend.contract.reports import (
     ResidentNode,
     ResidentProcess,
 )
+from backend.contract.residents import FolderCount, ResidentLook
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import (
     AgentAddress,
@@ -106,6 +107,13 @@ from backend.control.paper import (
 )
 from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
+from backend.control.recovery_document import (
+    PlannedStep,
+    RecoveryPlan,
+    RecoveryUnreadable,
+    read_recovery,
+    write_recovery,
+)
 from backend.control.rehearsal import Rehearsed, Shown
 from backend.control.rehearsing import RehearsalRefused, rehearse_file
 from backend.control.reported_cuts import ReportedBound, reported_bound
@@ -122,6 +130,7 @@ from backend.control.requests import (
     LogRequest,
     MakePlan,
     PlanForeign,
+    PlanRecovery,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -133,6 +142,7 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartRecovery,
     StartReload,
     StartUnload,
     TakeSnapshot,
@@ -190,6 +200,7 @@ __all__ = [
     "Finding",
     "FleetError",
     "FleetState",
+    "FolderCount",
     "ForeignFound",
     "ForeignProcess",
     "ForkJournalRequest",
@@ -233,9 +244,11 @@ __all__ = [
     "PhaseBound",
     "Plan",
     "PlanForeign",
+    "PlanRecovery",
     "PlanReload",
     "PlanUnreadable",
     "PlannedShard",
+    "PlannedStep",
     "Presence",
     "ProcessIdentity",
     "Profile",
@@ -243,6 +256,8 @@ __all__ = [
     "RebuildLedger",
     "RecordRefused",
     "Recorded",
+    "RecoveryPlan",
+    "RecoveryUnreadable",
     "RehearsalRefused",
     "Rehearsed",
     "ReopenDrift",
@@ -254,6 +269,7 @@ __all__ = [
     "Request",
     "Reservation",
     "ResidentFacts",
+    "ResidentLook",
     "ResidentNode",
     "ResidentProcess",
     "ResumeOperation",
@@ -267,6 +283,7 @@ __all__ = [
     "StartAdopt",
     "StartDrainRequest",
     "StartLoad",
+    "StartRecovery",
     "StartReload",
     "StartUnload",
     "Stoppable",
@@ -298,6 +315,7 @@ __all__ = [
     "read_adoption",
     "read_ledger",
     "read_plan",
+    "read_recovery",
     "record_fleet",
     "rehearse_file",
     "reported_bound",
@@ -307,4 +325,5 @@ __all__ = [
     "who_asks",
     "write_adoption",
     "write_plan",
+    "write_recovery",
 ]

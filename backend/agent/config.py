@@ -26,12 +26,16 @@ class ConfigError(ValueError):
 
 
 class BridgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bridge that submits to p4 rings: its record file, or a program that tells it, and where it is asked."""
+    """The bridge that submits to p4 rings: its record file, or a program that tells it, and where it is asked.
+
+    ``restart`` is a command that restarts it.
+    """
 
     record: str = ""
     hook: tuple[str, ...] = ()
     url: str = ""
     token_file: str = ""
+    restart: tuple[str, ...] = ()
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     All else is of p4 alone: the p4 agent that is dialled and the address it advertises (``tcp://host:port``), the
     stage's program, the folder of its journal, the ``last-load.json`` of who loads past ringtop, the stage's release
-    where it is known, and the bridge.
+    where it is known, the commands that ``stop`` and ``start`` the p4 agent in a recovery, and the bridge.
     """
 
     folder: str = ""
@@ -49,6 +53,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: str = ""
     record: str = ""
     release: str = ""
+    stop: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
     bridge: BridgeConfig = BridgeConfig()
 
     @property
@@ -68,6 +74,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"engines.p4.bridge.{key} is {getattr(bridge, key)!r}; it must be an absolute path")
         if bridge.url and not bridge.url.startswith("http://"):
             raise ValueError(f"engines.p4.bridge.url is {bridge.url!r}; the bridge speaks http:// on its own host")
+        for key, command in (("stop", self.stop), ("start", self.start), ("bridge.restart", bridge.restart)):
+            if command and not Path(command[0]).is_absolute():
+                raise ValueError(f"engines.p4.{key} runs {command[0]!r}; its program must be an absolute path")
+        if found := sorted({"-9", "-KILL", "-SIGKILL", "--signal=KILL", "--signal=SIGKILL"}.intersection(self.stop)):
+            raise ValueError(
+                f"engines.p4.stop has {found[0]!r}; a p4 agent is ended by TERM, as KILL may leave its stages behind"
+            )
         agent = parse_address(self.agent)
         return P4Place(
             agent=agent,
@@ -76,7 +89,15 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             journal=self.journal,
             record=self.record,
             release=self.release,
-            bridge=BridgePlace(record=bridge.record, hook=bridge.hook, url=bridge.url, token=bridge.token_file),
+            stop=self.stop,
+            start=self.start,
+            bridge=BridgePlace(
+                record=bridge.record,
+                hook=bridge.hook,
+                url=bridge.url,
+                token=bridge.token_file,
+                restart=bridge.restart,
+            ),
         )
 
 

@@ -38,6 +38,7 @@ from backend.agent.core.state import (
     Spawn,
     Started,
     StopEngine,
+    Tend,
     Ticked,
 )
 from backend.agent.descriptors import DescriptorReserve
@@ -48,6 +49,7 @@ from backend.agent.journal import DamagedJournal, Journal, JournalLocked
 from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import Recording, words_of
+from backend.agent.tending import Tending
 from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
@@ -106,6 +108,7 @@ class AgentDaemon:
         self.core = initial(self.host, self.agent_epoch, self.durable, now())
         self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
+        self.tending = Tending(self.inventory.drivers, self.dispatch)
         self.measurements: dict[NodeId, Measurement] = {}
         self._told: dict[NodeId, tuple[Measurement, float]] = {}
         self.connections: dict[int, Connection] = {}
@@ -159,6 +162,9 @@ class AgentDaemon:
             self.runs.follow(effect)
         elif isinstance(effect, StopEngine):
             self.runs.stop(effect)
+        elif isinstance(effect, Tend):
+            failpoint("recovery.before_tend")
+            self.tending.begin(effect)
         elif isinstance(effect, DropNote):
             drop_note(Path(self.config.state), effect.note)
         elif isinstance(effect, ProveGone):

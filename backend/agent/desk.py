@@ -19,17 +19,21 @@ from backend.agent.model_files import resolve_model
 from backend.contract.commands import (
     AdoptForeign,
     AnyCommand,
+    BeginResident,
     ChangeDrain,
     Check,
     ClaimKeeper,
     CordonHost,
     EndOperatorHold,
+    EndResident,
     ExportJournal,
     ForkJournal,
     Hello,
     InspectModel,
     JournalStats,
     Load,
+    LookAtResident,
+    MoveResidentJournal,
     OperationStatus,
     ProbeDial,
     ProbeListen,
@@ -37,6 +41,7 @@ from backend.contract.commands import (
     Release,
     Reserve,
     ResignKeeper,
+    RestartBridge,
     SetOperatorHold,
     StartDrain,
     Subscribe,
@@ -74,6 +79,10 @@ DURABLE = (
     EndOperatorHold,
     ClaimKeeper,
     ResignKeeper,
+    EndResident,
+    BeginResident,
+    MoveResidentJournal,
+    RestartBridge,
     CordonHost,
     UncordonHost,
     AdoptForeign,
@@ -263,6 +272,8 @@ class Desk:
             return await self._test(command)
         if isinstance(command, ReadLog):
             return await self._read_log(command)
+        if isinstance(command, LookAtResident):
+            return _said(tree_of(await self._agent.tending.look(command)))
         if isinstance(command, VerifyJournal):
             return _said(await journal_answers.verified(self._agent.journal))
         if isinstance(command, JournalStats):

@@ -345,6 +345,68 @@ class ExportJournal(Command, frozen=True, kw_only=True, tag="journal.export"):
         check_u64("limit", self.limit, least=1)
 
 
+class LookAtResident(Command, frozen=True, kw_only=True, tag="resident.look"):
+    """Measure an engine's own agent at this moment: its process, stages, sockets, journal folder. Changes nothing.
+
+    ``processes`` are lives (``pid:start ticks``) of which the answer says which still run. ``aside`` is where its
+    journal folder is moved to, which is counted beside it.
+    """
+
+    engine: str
+    processes: tuple[str, ...] = ()
+    aside: str = ""
+
+
+class TendResident(Command, frozen=True, kw_only=True):
+    """The base of what is done to an engine's own agent, by the means that agent.toml gives and nothing else."""
+
+    engine: str
+    by: str
+    why: str = ""
+    expect: Expect = Expect()
+
+
+class EndResident(TendResident, frozen=True, kw_only=True, tag="resident.end"):
+    """End the engine's own agent: this ``life`` of it (``pid:start ticks``), or nothing. Its stages end with it."""
+
+    life: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.life:
+            raise ValueError("life is empty: it says which run of the process is to end")
+
+
+class BeginResident(TendResident, frozen=True, kw_only=True, tag="resident.begin"):
+    """Start the engine's own agent. Refused while something listens where it would, or its journal would refuse it."""
+
+
+class MoveResidentJournal(TendResident, frozen=True, kw_only=True, tag="resident.move_journal"):
+    """Move the journal folder of the engine's own agent to ``aside`` and leave an empty one. Nothing is deleted.
+
+    ``by`` and ``why`` are who approved it and the reason. ``files`` and ``bytes`` are what was approved to be moved.
+    """
+
+    folder: str
+    aside: str
+    files: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("files", self.files)
+        check_u64("bytes", self.bytes)
+        for name in ("folder", "aside"):
+            if not getattr(self, name).startswith("/"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be an absolute path")
+        if not self.why:
+            raise ValueError("why is empty: a journal is moved for a reason that is kept")
+
+
+class RestartBridge(TendResident, frozen=True, kw_only=True, tag="bridge.restart"):
+    """Restart the bridge that submits to the rings whose head is here, which clears its dial back-off."""
+
+
 class ForkJournal(Command, frozen=True, kw_only=True, tag="journal.fork"):
     """Accept what a damaged journal has lost, and begin a new journal_epoch. For the host's own user only."""
 
@@ -376,6 +438,11 @@ AnyCommand = (
     | EndOperatorHold
     | ClaimKeeper
     | ResignKeeper
+    | LookAtResident
+    | EndResident
+    | BeginResident
+    | MoveResidentJournal
+    | RestartBridge
     | CordonHost
     | UncordonHost
     | AdoptForeign

@@ -34,8 +34,8 @@ def node_id(replica: ReplicaId, rank: int) -> NodeId:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun, as a person says it: ``1 worker``, ``2 workers``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """A number with its noun, as a person says it: ``1 worker``, ``2 workers``, ``2 processes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def short_digest(digest: str) -> str:

@@ -16,6 +16,7 @@ from backend.control.ownerless import Ownerless, as_value, rebuilt_words
 from backend.control.plan_answers import PlanAnswers
 from backend.control.questions import ask_journal, change_drain, read_log, try_prompt
 from backend.control.reach import Reach
+from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
 from backend.control.requests import (
     AcknowledgeDrift,
@@ -30,6 +31,7 @@ from backend.control.requests import (
     LogRequest,
     MakePlan,
     PlanForeign,
+    PlanRecovery,
     PlanReload,
     RebuildLedger,
     ReopenDrift,
@@ -42,6 +44,7 @@ from backend.control.requests import (
     StartAdopt,
     StartDrainRequest,
     StartLoad,
+    StartRecovery,
     StartReload,
     StartUnload,
     StopShard,
@@ -65,6 +68,7 @@ class Answering:
         self._plans = PlanAnswers(context, reach, self.catalog, self._asking)
         self._ownerless = Ownerless(context, reach, who)
         self._reloads = Reloads(reach, self.catalog, self._plans.inspect, self._plans.highest_planned)
+        self._recovering = Recoveries(reach, self._asking)
         self._starting = Starting(context, reach, who, self._asking, self._reloads)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
@@ -88,13 +92,17 @@ class Answering:
                     words = await self._starting.drain(op_id, request)
                 case StartAdopt():
                     words = await self._starting.adopt(op_id, request)
+                case PlanRecovery():
+                    return await self._recovering.plan(op_id, request)
+                case StartRecovery():
+                    words = await self._starting.recover(op_id, request, self._recovering)
                 case PlanForeign():
                     floor = self._plans.highest_planned()
                     return await plan_foreign(self._reach, self.catalog, op_id, request, floor)
                 case AdoptForeignRequest():
                     words = await adopt_foreign(self._asking, self._who, op_id, request)
                 case ResumeOperation():
-                    self._starting.follow(await self._ownerless.resume(request.operation))
+                    self._starting.follow(await self._ownerless.resume(request))
                     words = request.operation
                 case RollBackOperation():
                     self._starting.follow(await self._ownerless.roll_back(request.operation))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -91,17 +92,25 @@ def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> F
     for name, view in views.items():
         if view is None:
             replicas.pop(name, None)
-        else:
+        elif name in before:
             replicas[name] = view
-    if added := replicas.keys() - before.keys():
-        names = [name for name in before if name in replicas]
-        for name in added:
-            insort(names, name)
-        replicas = dict(zip(names, map(replicas.__getitem__, names), strict=True))
+        else:
+            replicas = _inserted(replicas, name, view)
     planned_at = fleet.planned_at
     for name, view in views.items():
         planned_at = _planned(planned_at, name, before.get(name), view)
     return msgspec.structs.replace(with_state(fleet, replicas=replicas), planned_at=planned_at)
+
+
+def _inserted(
+    replicas: dict[ReplicaId, ReplicaView], name: ReplicaId, view: ReplicaView
+) -> dict[ReplicaId, ReplicaView]:
+    """The replicas with one more, in the order of their names; a thousand may come one after the other."""
+    rest = iter(replicas.items())
+    more = dict(islice(rest, bisect(list(replicas), name)))
+    more[name] = view
+    more.update(rest)
+    return more
 
 
 def _planned(

@@ -34,6 +34,8 @@ _LOCK_PAUSE = 0.05
 
 ENDED = "ended"
 ROLLING_BACK = "rolling back"
+HALTED = "halted"
+"""The last step of an operation that stopped at a condition: its process ended, and it may be resumed."""
 
 
 Read = TypeVar("Read")
@@ -48,7 +50,10 @@ class OwnerLives(LedgerError):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole operation, as it was decided: the first line of its file. ``kind`` is load, unload, drain or reload."""
+    """A whole operation, as it was decided: the first line of its file.
+
+    ``kind`` is load, unload, drain, adopt, reload or recovery.
+    """
 
     op_id: OpId
     kind: str
@@ -64,8 +69,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One further line. ``phase`` and ``unknown`` hold from here on; ``exit_code`` is set by the last one, and by
-    the last one of a stage."""
+    """One further line. ``phase`` and ``unknown`` hold from here on; ``exit_code`` is set by the last one, by
+    the last one of a stage, and by one that halts."""
 
     at_unix_ms: UnixMs
     target: str
@@ -242,7 +247,8 @@ def read_operation(path: Path) -> OperationView:
 def view_of(operation: Operation, steps: tuple[Step, ...], owned: Callable[[], bool]) -> OperationView:
     """The operation as everybody sees it; ``owned`` is asked only while it has not ended."""
     end = steps[-1] if steps and steps[-1].what == ENDED else None
-    code = end.exit_code if end is not None else None
+    halt = steps[-1] if steps and steps[-1].what in (ENDED, HALTED) else None
+    code = halt.exit_code if halt is not None else None
     if end is None:
         state = "running" if owned() else "ownerless"
     else:

@@ -24,10 +24,13 @@ from backend.control.ledger import (
     read_operation,
     reopen,
 )
-from backend.control.operations.run import spawn_operation
+from backend.control.operations.recovery import APPROVED
 from backend.control.operations.settle import Conclusion, conclude
+from backend.control.operations.spawning import spawn_operation
 from backend.control.reach import Reach, is_settled
 from backend.control.rebuilding import Rebuilt, find_lost, rebuild
+from backend.control.recovery_document import CENSUS
+from backend.control.requests import ResumeOperation
 from backend.control.views import OperationView
 
 SETTLE_SECONDS = 10.0
@@ -41,10 +44,27 @@ class Ownerless:
         self._reach = reach
         self._who = who
 
-    async def resume(self, op_id: OpId) -> subprocess.Popen[bytes]:
+    async def resume(self, request: ResumeOperation) -> subprocess.Popen[bytes]:
         """Give an operation a new process, which goes on from where its ledger ends."""
-        view = await self._ownerless(op_id, "resumed")
+        view = await self._ownerless(request.operation, "resumed")
+        if request.move_journal:
+            return await asyncio.to_thread(self._approve_and_resume, view, request.why)
         return await asyncio.to_thread(spawn_operation, self._context, view.id)
+
+    def _approve_and_resume(self, view: OperationView, why: str) -> subprocess.Popen[bytes]:
+        """Write down who approves that a recovery moves a journal aside, and why; then it goes on."""
+        if view.kind != "recovery":
+            raise CannotAnswer(REFUSED, f"{view.id} is of kind {view.kind}; only a recovery moves a journal aside")
+        if not why:
+            raise CannotAnswer(REFUSED, "moving a journal aside is recorded with its reason: add --why TEXT")
+        writer = self._own(view.id)
+        try:
+            words = f"{self._who} approved that the journal is moved aside: {why}"
+            step = Step(at_unix_ms=_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
+            writer.append(step)
+            return spawn_operation(self._context, view.id, writer.fd)
+        finally:
+            writer.close()
 
     async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
         """Give an operation a new process that takes it back; what was asked for is written down first."""
@@ -52,7 +72,7 @@ class Ownerless:
         if view.kind not in ("load", "drain", "reload"):
             raise CannotAnswer(
                 REFUSED,
-                f"{view.id} is an {view.kind}, which cannot be taken back: what was stopped is gone. "
+                f"{view.id} is of kind {view.kind}, which cannot be taken back: what was stopped is gone. "
                 "Resume it, or settle it.",
             )
         return await asyncio.to_thread(self._begin_roll_back, view)

@@ -42,6 +42,7 @@ class Reach:
         tap: Callable[[HostId, str], None] | None = None,
         told: Callable[[AnyFleetEvent], None] | None = None,
     ) -> None:
+        self.context = context
         chosen = {host: context.hosts[host] for host in hosts}
         self._fleet = empty_fleet(context.name, context.label, chosen, read_only=read_only)
         self._show = show

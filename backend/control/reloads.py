@@ -7,8 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-import msgspec
-
 from backend.contract.findings import has_refusal
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, plan_digest
@@ -24,7 +22,7 @@ from backend.control.views import Answer, FleetState, ReplicaView, Target
 from backend.planning.catalog import Catalog, CatalogError, UnknownModel
 from backend.planning.fleet import FleetFacts, highest_generation
 from backend.planning.plan import model_hosts, plan, recheck
-from backend.planning.reloading import recorded_catalog, without_replica
+from backend.planning.reloading import Wanted, recorded_catalog, without_replica
 from backend.versions import RINGTOP_VERSION
 
 SETTLE_SECONDS = 10.0
@@ -32,13 +30,6 @@ BESIDE, IN_PLACE = "replacement first", "in place"
 _ENDED = ("stopped", "failed")
 
 Inspect = Callable[[OpId, tuple[HostId, ...], str], Awaitable[tuple[ModelFacts | None, HostId | None, str]]]
-
-
-class _Wanted(msgspec.Struct, frozen=True):
-    """What to plan: ``MODEL:PROFILE``, at the hosts of the profile."""
-
-    target: str
-    hosts: tuple[str, ...] = ()
 
 
 class Reloads:
@@ -134,11 +125,11 @@ class Reloads:
             "why": request.why or "reload",
         }
 
-    async def _what(self, view: ReplicaView, plan_of: Literal["last", "now"]) -> tuple[Catalog, _Wanted]:
+    async def _what(self, view: ReplicaView, plan_of: Literal["last", "now"]) -> tuple[Catalog, Wanted]:
         """The catalog to plan from and the target in it."""
         if plan_of == "now":
             catalog = await asyncio.to_thread(self._catalog.current)
-            return catalog, _Wanted(f"{view.model}:{view.profile_name}")
+            return catalog, Wanted(f"{view.model}:{view.profile_name}")
         if view.plan is None:
             raise CannotAnswer(
                 REFUSED,
@@ -149,13 +140,13 @@ class Reloads:
             present = await asyncio.to_thread(self._catalog.current)
         except CatalogError:
             present = None  # the load record has all that a catalog says but the geometry that it overrides
-        return recorded_catalog(view.plan, present), _Wanted(f"{view.plan.model}:{view.plan.profile_name}")
+        return recorded_catalog(view.plan, present), Wanted(f"{view.plan.model}:{view.plan.profile_name}")
 
     def _made(
         self,
         catalog: Catalog,
         fleet: FleetFacts,
-        wanted: _Wanted,
+        wanted: Wanted,
         header: tuple[ModelFacts | None, HostId | None, str],
         replica: ReplicaId | None,
     ) -> Plan:

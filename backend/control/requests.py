@@ -11,6 +11,7 @@ from backend.contract.plans import Plan
 from backend.contract.reports import ForeignProcess
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, ReplicaId
 from backend.control.adoption_document import AdoptionDocument
+from backend.control.recovery_document import RecoveryPlan
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +118,14 @@ class LogRequest(Request, kw_only=True, frozen=True):
 
 
 class ResumeOperation(Request, kw_only=True, frozen=True):
-    """Continue an operation whose process is gone, from its ledger file."""
+    """Continue an operation whose process is gone, from its ledger file.
+
+    ``move_journal``: the person approves, for the reason ``why``, that a recovery moves a p4 agent's journal aside.
+    """
 
     operation: OpId
+    move_journal: bool = False
+    why: str = ""
     is_write: ClassVar[bool] = True
 
 
@@ -291,6 +297,33 @@ class StopShard(Request, kw_only=True, frozen=True):
     is_write: ClassVar[bool] = True
 
 
+class PlanRecovery(Request, kw_only=True, frozen=True):
+    """Measure a host's p4 agent and plan its recovery; the value has the ``recovery``. Changes nothing.
+
+    ``leave``: its replicas are drained first, within ``deadline_seconds``, or cut.
+    """
+
+    host: str
+    leave: Literal["drain", "cut"] = "drain"
+    deadline_seconds: float = 120.0
+
+
+class StartRecovery(Request, kw_only=True, frozen=True):
+    """Recover a host's p4 agent as this plan says. ``confirmed`` is the digest a person saw.
+
+    ``move_journal`` approves that its journal is moved aside, for the reason ``why``; a person's own steps are waited
+    for ``person_seconds`` each, a condition for ``patience_seconds`` to hold.
+    """
+
+    plan: RecoveryPlan
+    confirmed: str
+    move_journal: bool = False
+    why: str = ""
+    person_seconds: float = 300.0
+    patience_seconds: float = 90.0
+    is_write: ClassVar[bool] = True
+
+
 AnyRequest = (
     MakePlan
     | TakeSnapshot
@@ -319,6 +352,8 @@ AnyRequest = (
     | ClaimKeeping
     | ResignKeeping
     | StopShard
+    | PlanRecovery
+    | StartRecovery
     | PlanForeign
     | AdoptForeignRequest
 )

@@ -23,8 +23,18 @@ from backend.control.operations.adopt import target_key
 from backend.control.operations.load import targets_of
 from backend.control.operations.spare import Spare
 from backend.control.reach import Reach, is_settled
+from backend.control.recoveries import KIND as RECOVERY
+from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
-from backend.control.requests import StartAdopt, StartDrainRequest, StartLoad, StartReload, StartUnload, StopShard
+from backend.control.requests import (
+    StartAdopt,
+    StartDrainRequest,
+    StartLoad,
+    StartRecovery,
+    StartReload,
+    StartUnload,
+    StopShard,
+)
 from backend.control.views import Target
 from backend.planning.plan import recheck
 
@@ -142,6 +152,11 @@ class Starting:
         generation = chosen[0].load_generation if len(chosen) == 1 else None
         options = stop_options(request, chosen)
         return await self._start(op_id, "adopt", subject, generation, targets_to_stop(chosen), options)
+
+    async def recover(self, op_id: OpId, request: StartRecovery, recovering: Recoveries) -> str:
+        """The recovery of a p4 agent by a plan that was confirmed as it stands, and still holds."""
+        targets, options = await recovering.confirmed(op_id, request)
+        return await self._start(op_id, RECOVERY, request.plan.host, None, targets, options)
 
     async def stop_shard(self, op_id: OpId, request: StopShard) -> str:
         """The stop of one shard by a keeper, read again by the operation before it acts."""

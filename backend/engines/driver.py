@@ -13,6 +13,7 @@ from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, Measurement
+from backend.contract.residents import ResidentLook
 from backend.contract.states import ShardState
 
 
@@ -198,6 +199,43 @@ class AskingDriver(EngineDriver, Protocol):
 
     async def leave(self) -> None:
         """This agent ends: let go of its agent without taking anything of it along."""
+
+
+class TendingRefused(ValueError):
+    """Nothing was touched: what stands against it, both values, and what to do."""
+
+
+class TendingFailed(Exception):
+    """It was tried, and did not end well; the message has the command's own words."""
+
+
+class Tender(Protocol):
+    """An engine's own agent as a process: looked at, ended and begun by the means that agent.toml gives.
+
+    Each deed returns what was done in words. Raises TendingRefused, TendingFailed and OSError.
+    """
+
+    async def look(self, processes: tuple[str, ...], aside: str) -> ResidentLook:
+        """Measure it now, all but devices and memory."""
+
+    async def end(self, life: str) -> str:
+        """End this life of it, never by KILL."""
+
+    async def begin(self) -> str:
+        """Start it."""
+
+    async def move_journal(self, folder: str, aside: str, files: int, size: int) -> str:
+        """Move its journal folder aside and leave an empty one in its place."""
+
+    async def restart_bridge(self) -> str:
+        """Restart the bridge that submits to its rings."""
+
+
+@runtime_checkable
+class TendedDriver(AskingDriver, Protocol):
+    """An engine whose own agent can be tended."""
+
+    tender: Tender
 
 
 Driver = SpawningDriver | AskingDriver

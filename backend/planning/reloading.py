@@ -14,6 +14,13 @@ from backend.planning.fleet import HOST_MEMORY, FleetFacts
 _ALLOCATED = (ShardState.READY, ShardState.DRAINING)
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """What to plan: ``MODEL:PROFILE``, at the hosts of the profile unless some are named."""
+
+    target: str
+    hosts: tuple[str, ...] = ()
+
+
 def recorded_catalog(recorded: Plan, present: Catalog | None) -> Catalog:
     """A catalog of one model in one shape, as a load record has them.
 

@@ -42,14 +42,16 @@ def show(settings: Settings, operation: str) -> int:
 
 @op.command()
 @click.argument("operation")
+@click.option("--move-journal", is_flag=True, help="Approve that a recovery moves a p4 agent's journal aside.")
+@click.option("--why", default="", metavar="TEXT", help="With --move-journal: the reason, which is kept.")
 @fleet_command
-def resume(settings: Settings, operation: str) -> int:
+def resume(settings: Settings, operation: str, why: str, *, move_journal: bool) -> int:
     """Give OPERATION, whose process is gone, a new one; it goes on or rolls back from where its ledger ends."""
     from backend.api import ResumeOperation
 
     with opened(settings) as backend:
         view = _find(state_of(backend), operation)
-        answer = settle(ask(backend, ResumeOperation(operation=view.id)))
+        answer = settle(ask(backend, ResumeOperation(operation=view.id, move_journal=move_journal, why=why)))
     if settings.as_json:
         print_json({"operation": view.id, "words": answer.words})
     else:

@@ -1,4 +1,4 @@
-"""``ringtop p4``: the bytes of p4's own contract, read and written by hand."""
+"""``ringtop p4``: the recovery of a p4 agent, and the bytes of p4's own contract, read and written by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from console.commands.exits import DONE, refused
 from console.commands.output import print_json, say
+from console.commands.p4_recover import recover
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
@@ -20,9 +21,12 @@ _kind = click.option(
 )
 
 
-@click.group(short_help="Read and write the bytes of p4.")
+@click.group(short_help="Recover a p4 agent; read and write the bytes of p4.")
 def p4() -> None:
-    """Read and write the bytes of p4: one body or payload on standard input, nothing is sent."""
+    """Recover the p4 agent of a host; and read and write the bytes of p4, where nothing is sent."""
+
+
+p4.add_command(recover)
 
 
 @p4.command(short_help="Bytes to JSON.")

@@ -137,7 +137,9 @@ def ledger_lines(view: OperationView, look: Look, width: int) -> list[Line]:
         digest = f"   plan {view.plan.digest[:8]}" if view.plan is not None else ""
         out.append(line(f" context {view.context}{digest}"))
     options = "  ".join(
-        f"{name}: {value}" for name, value in sorted(view.options.items()) if value not in ("", None, [])
+        f"{name}: {value}"
+        for name, value in sorted(view.options.items())
+        if value not in ("", None, []) and name != "recovery"  # a whole plan; its digest is among the options
     )
     if options:
         out += wrapped(f"options  {options}", width, 1)

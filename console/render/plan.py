@@ -27,6 +27,7 @@ _STEPS = {
     "start": "with the engines up, before weights are read",
     "load": "until ready",
     "adopt": "when an engine that no agent started is to be adopted",
+    "recover": "when the agent of an engine is to be recovered",
 }
 
 _REASONS_SHOWN = 12

@@ -73,7 +73,9 @@ async def test_an_engine_writes_on_while_its_log_is_rotated_and_no_line_is_torn(
     for round_number in range(1, 4):
         until(lambda: run.log.exists() and run.log.stat().st_size > 600, "it has written")
         assert rotate_log(run, 500)
-        assert int(run.log_base.read_text()) == read_log(run, 0, 0).size - run.log.stat().st_size, round_number
+        base, before = int(run.log_base.read_text()), run.log.stat().st_size
+        size, after = read_log(run, 0, 0).size, run.log.stat().st_size
+        assert base + before <= size <= base + after, round_number
     until(lambda: run.log.stat().st_size > 600, "it writes on")
     lines = [line for line in whole(run).split(b"\n") if line.startswith(b"line ") and len(line) == 11]
     numbers = [int(line[5:]) for line in lines]

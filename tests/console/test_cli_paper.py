@@ -80,7 +80,7 @@ def test_the_last_stage_needs_no_payload(capsys: pytest.CaptureFixture[str]) -> 
 def test_guards_are_listed_by_the_step_at_which_they_can_know(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "guards")
     assert len(found) > 80
-    assert {guard["step"] for guard in found} == {"plan", "recheck", "check", "start", "load", "adopt"}
+    assert {guard["step"] for guard in found} == {"plan", "recheck", "check", "start", "load", "adopt", "recover"}
     said = text(capsys, "guards")
     assert said.index("address.loopback") < said.index("address.unreachable") < said.index("placement.differs")
 

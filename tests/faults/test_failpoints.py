@@ -79,3 +79,8 @@ def test_kill_is_not_survived() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (-9, "")
+
+
+def test_every_point_of_a_recovery_has_its_row() -> None:
+    rows = (Path(__file__).parent.parent / "e2e" / "test_p4_recovery.py").read_text()
+    assert [name for name in NAMES if name.startswith("recovery.") and name not in rows] == []

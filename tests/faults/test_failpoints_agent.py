@@ -86,7 +86,7 @@ async def test_delay_at(fleet: FaultFleet, point: str) -> None:
 
 
 def test_no_point_of_the_agent_is_left_out() -> None:
-    elsewhere = {name for name in NAMES if name.startswith(("ledger.", "operation.", "link."))}
+    elsewhere = {name for name in NAMES if name.startswith(("ledger.", "operation.", "link.", "recovery."))}
     assert set(NAMES) - elsewhere - set(NTH) == {"journal.before_rotation", "journal.after_rotation"}
 
 

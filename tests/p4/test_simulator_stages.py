@@ -48,10 +48,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def inspect_plan(binary: Path, plan: str) -> tuple[int, dict[str, Any]]:
+def inspect_plan(binary: Path, plan: str, *, by_argument: bool = True) -> tuple[int, dict[str, Any]]:
     text = plan.encode()
     done = subprocess.run(
-        [str(binary), "--inspect-memory-plan"],
+        [str(binary), *(["--inspect-memory-plan"] if by_argument else [])],
         input=struct.pack("<I", len(text)) + text,
         capture_output=True,
         timeout=SECONDS,
@@ -129,5 +129,9 @@ def test_a_memory_plan_says_bound_devices_and_fit_without_a_load(tmp_path: Path)
     stage_binary(tmp_path, devices=["ROCm0"])
     code, plan = inspect_plan(binary, head.body["plan"])
     assert (code, plan["complete"], plan["layer_default_devices"]) == (7, False, [])
+    asked_in_the_plan = f"{head.body['plan']} --inspect-memory-plan"
+    stage_binary(tmp_path)
+    assert inspect_plan(binary, asked_in_the_plan, by_argument=False)[1]["max_physical_result_bytes"] == 137_935_244
     stage_binary(tmp_path, stage_lacks=["inspect-memory-plan"])
     assert inspect_plan(binary, head.body["plan"]) == (2, {})
+    assert inspect_plan(binary, asked_in_the_plan, by_argument=False) == (3, {})

@@ -360,7 +360,7 @@ def test_every_guard_says_what_it_prevents_where_it_looks_and_what_to_do() -> No
         assert guard.remedy.endswith("."), guard.id
         assert guard.source, guard.id
         assert guard.severity in ("refuse", "warn"), guard.id
-        assert guard.step in ("plan", "recheck", "check", "start", "load", "adopt"), guard.id
+        assert guard.step in ("plan", "recheck", "check", "start", "load", "adopt", "recover"), guard.id
         assert (guard.check is not None) == (guard.step == "plan") or guard.id == "load.target", guard.id
     assert len({guard.drift for guard in GUARDS if guard.drift}) == 7
 

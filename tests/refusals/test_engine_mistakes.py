@@ -167,6 +167,7 @@ MISTAKES = [
         ("rank 2", "another"),
         WORKER,
         BUSY_WITH_ANOTHER_CLIENT,
+        slow=True,
     ),
     Mistake(
         "a worker that never listens", "phase.overrun", ("rank 2", "listens on port"), WORKER, NEVER_LISTENS, slow=True

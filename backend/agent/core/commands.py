@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.agent.core import cordons, drains, fencing, foreign, keeping
+from backend.agent.core import cordons, drains, fencing, foreign, keeping, tending
 from backend.agent.core.budgets import demand
 from backend.agent.core.claims import highest_seen, why_not_load, why_not_plan, why_not_reserve
 from backend.agent.core.health import clear_failures
-from backend.agent.core.state import CommandArrived, Send, Spawn
+from backend.agent.core.state import CommandArrived, Send, Spawn, Tend
 from backend.agent.core.stopping import begin_stop, dismiss, is_held
 from backend.agent.core.turn import Turn
 from backend.contract.commands import (
@@ -23,6 +23,7 @@ from backend.contract.commands import (
     ResignKeeper,
     SetOperatorHold,
     StartDrain,
+    TendResident,
     UncordonHost,
     Unload,
 )
@@ -83,12 +84,26 @@ def on_command(turn: Turn, event: CommandArrived) -> None:
         _end(turn, event, command.console, command.who, keeping.claim(turn, command))
     elif isinstance(command, ResignKeeper):
         _end(turn, event, command.console, command.by, keeping.resign(turn, command), value="absent")
+    elif isinstance(command, TendResident):
+        _tend(turn, event, command)
     elif isinstance(command, CordonHost):
         _end(turn, event, turn.state.host, command.by, cordons.set_cordon(turn, command))
     elif isinstance(command, UncordonHost):
         _end(turn, event, turn.state.host, command.by, cordons.end_cordon(turn, command), value="absent")
     else:
         raise TypeError(f"{type(command).__name__} is no durable command")
+
+
+def _tend(turn: Turn, event: CommandArrived, command: TendResident) -> None:
+    """Written down with who wants it and why; then it is done."""
+    if refusal := tending.why_not_tend(turn, command):
+        _end(turn, event, command.engine, command.by, refusal)
+        return
+    operation = _operation(turn, event, command.engine, command.by)
+    kind, words = f"{operation.command}.accepted", tending.tending_words(command)
+    turn.record(kind, words, level="warn", by=command.by, operation=operation)
+    turn.then(Send(event.conn, Accepted(op_id=command.op_id, seq=0)))
+    turn.then(Tend(command))
 
 
 def _repeat(turn: Turn, event: CommandArrived, known: OpenOperation) -> None:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.contract.commands import Command
-from backend.contract.entities import Entities, Hold, JournalRecord, LoadRecord, ProcessIdentity, Resident, Shard
+from backend.contract.commands import Command, TendResident
+from backend.contract.entities import (
+    Entities,
+    Hold,
+    JournalRecord,
+    LoadRecord,
+    ProcessIdentity,
+    Resident,
+    Result,
+    Shard,
+)
 from backend.contract.events import Event
 from backend.contract.reports import DeviceFacts, ForeignProcess, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, OpId, Port, ReplicaId, UnixMs
@@ -159,6 +168,13 @@ class Discovered(msgspec.Struct, frozen=True):
     load: LoadRecord
 
 
+class Tended(msgspec.Struct, frozen=True):
+    """What became of something that was done to an engine's own agent."""
+
+    op_id: OpId
+    result: Result
+
+
 class HealthSeen(msgspec.Struct, frozen=True):
     """Everything that ails the host at this moment."""
 
@@ -199,6 +215,7 @@ CoreEvent = (
     | Gone
     | Adopted
     | Discovered
+    | Tended
     | HealthSeen
     | GlassBroken
     | Ticked
@@ -249,6 +266,12 @@ class ProveGone(msgspec.Struct, frozen=True):
     hold: Hold
 
 
+class Tend(msgspec.Struct, frozen=True):
+    """Do this to an engine's own agent; ``Tended`` follows."""
+
+    command: TendResident
+
+
 class Send(msgspec.Struct, frozen=True):
     """Tell one connection."""
 
@@ -262,7 +285,7 @@ class DropNote(msgspec.Struct, frozen=True):
     note: str
 
 
-Effect = Append | Spawn | Follow | StopEngine | ProveGone | Send | DropNote
+Effect = Append | Spawn | Follow | StopEngine | ProveGone | Tend | Send | DropNote
 
 
 class CoreState(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.agent.core import commands, cordons, drains, fencing, health, keeping, processes
+from backend.agent.core import commands, cordons, drains, fencing, health, keeping, processes, tending
 from backend.agent.core.state import (
     Adopted,
     CommandArrived,
@@ -27,6 +27,7 @@ from backend.agent.core.state import (
     Started,
     Stuck,
     Synced,
+    Tended,
     Ticked,
 )
 from backend.agent.core.turn import Turn
@@ -84,6 +85,8 @@ def _dispatch(turn: Turn, event: CoreEvent) -> None:
         processes.on_gone(turn, event)
     elif isinstance(event, Stuck):
         processes.on_stuck(turn, event)
+    elif isinstance(event, Tended):
+        tending.on_tended(turn, event)
     elif isinstance(event, HealthSeen):
         health.on_health(turn, event)
     elif isinstance(event, GlassBroken):
@@ -109,6 +112,7 @@ def _started(turn: Turn, event: Started) -> None:
     live = [shard.node_id for shard in turn.state.entities.shards.values() if shard.state not in ("stopped", "failed")]
     found = f"; the journal has {', '.join(sorted(live))}" if live else ""
     turn.record("agent.started", f"agent {event.version} of {turn.state.host} started{found}")
+    tending.on_started(turn)
 
 
 def _resumed(turn: Turn, event: JournalResumed) -> None:

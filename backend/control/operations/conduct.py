@@ -12,7 +12,7 @@ from backend.contract.entities import Result
 from backend.contract.plans import Fact
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
+from backend.control.ledger import ENDED, HALTED, LedgerWriter, Operation, Step
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
 from backend.failpoints import failpoint
@@ -106,6 +106,19 @@ class Conduct:
         )
         self._writer.append(step)
         return code
+
+    def halt(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
+        """Write down why it stops here, for somebody to resume, and return its exit code."""
+        step = Step(
+            at_unix_ms=_unix_ms(), target=self.operation.subject, what=HALTED, words=words, lines=lines, exit_code=code
+        )
+        self._writer.append(step)
+        return code
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Everything that was written down, by this process or an earlier owner."""
+        return tuple(self._writer.steps)
 
     async def connect(self, hosts: set[HostId]) -> dict[HostId, str]:
         """Wait for these hosts; returns those that are not live, with the reason."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 
 from backend.contract.words import OpId
 from backend.control.contexts import Context
 from backend.control.exit_codes import REFUSED
-from backend.control.ledger import ENDED, LedgerWriter, ledger_path, reopen
+from backend.control.ledger import ENDED, LedgerWriter, reopen
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.adopt import adopt
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.drain import drain
 from backend.control.operations.load import load
+from backend.control.operations.recover import recover
 from backend.control.operations.reload import reload
 from backend.control.operations.unload import unload
 from backend.control.reach import Reach
@@ -28,6 +26,7 @@ _KINDS: dict[str, Callable[[Conduct], Awaitable[int]]] = {
     "drain": drain,
     "adopt": adopt,
     "reload": reload,
+    "recovery": recover,
 }
 
 
@@ -47,31 +46,6 @@ def run_operation(context: Context, op_id: OpId, *, lock_fd: int | None = None) 
         writer.close()
 
 
-def command_line(context: Context, op_id: OpId, lock_fd: int | None = None) -> list[str]:
-    """How an operation's process is started."""
-    argv = [sys.executable, "-I", "-m", "backend.control.operations", op_id]
-    argv += ["--home", str(context.home), "--context", context.name]
-    return argv if lock_fd is None else [*argv, "--lock-fd", str(lock_fd)]
-
-
-def spawn_operation(context: Context, op_id: OpId, lock_fd: int | None = None) -> subprocess.Popen[bytes]:
-    """Start an operation's process in a session of its own; what it says goes to a log beside its ledger file."""
-    log = ledger_path(context.ledger_folder, op_id).with_suffix(".log")
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        return subprocess.Popen(
-            command_line(context, op_id, lock_fd),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=fd,
-            start_new_session=True,
-            cwd="/",
-            pass_fds=() if lock_fd is None else (lock_fd,),
-        )
-    finally:
-        os.close(fd)
-
-
 def outlive_the_terminal() -> None:
     """A terminal that hangs up, or a pipe that closes, changes nothing for an operation."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -83,6 +57,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     hosts = {target.host for target in operation.targets}
     hosts |= {host for host, _ in operation.options.get("reservations", [])}
     hosts |= set(operation.plan.hosts) if operation.plan is not None else set()
+    hosts |= set(operation.options.get("hosts", []))
     unknown = sorted(hosts - context.hosts.keys())
     reach = Reach(
         context,

@@ -39,6 +39,8 @@ class _Found(msgspec.Struct, frozen=True):
 def conclude(operation: OperationView, state: FleetState, *, despite_silence: bool = False) -> Conclusion:
     """What became of an operation. Ranks that still move keep it open; so do silent hosts, unless told otherwise."""
     loaded = _loaded_by_reload(operation)
+    if operation.kind == "recovery":
+        return _recovery(operation)
     found = [_find(target, state) for target in sorted((*operation.targets, *loaded), key=lambda target: target.rank)]
     lines = tuple(each.line for each in found)
     if not found:
@@ -118,6 +120,14 @@ def _drain(operation: OperationView, state: FleetState, found: list[_Found], lin
         return Conclusion(code, f"{operation.subject} serves on: the drain was {outcome}", lines)
     ranks = ", ".join(str(each.target.rank) for each in runs)
     return Conclusion(FAILED, f"the leader of {operation.subject} is gone, and rank {ranks} still runs", lines)
+
+
+def _recovery(operation: OperationView) -> Conclusion:
+    """What of a recovery was proven: what is left of it is a person's to do."""
+    proven = [step.target for step in operation.steps if step.what == "proven"]
+    words = f"the recovery of {operation.subject} was left after {proven[-1] if proven else 'nothing'}"
+    lines = tuple(f"{step.target}: {step.words}" for step in operation.steps if step.what == "proven")
+    return Conclusion(FAILED, words, lines)
 
 
 def _loaded_by_reload(operation: OperationView) -> tuple[Target, ...]:

@@ -16,7 +16,7 @@ import threading
 from backend.contract.words import OpId
 from backend.control.contexts import Context
 from backend.control.ledger import ledger_path
-from backend.control.operations.run import spawn_operation
+from backend.control.operations.spawning import spawn_operation
 
 _LONGEST_ID = 4096
 

@@ -13,7 +13,7 @@ from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
-from backend.engines.driver import Completion, EngineMissing, Run, Seen
+from backend.engines.driver import Completion, EngineMissing, Run, Seen, Tender
 from backend.engines.llamacpp.gguf import read_header
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
@@ -35,6 +35,7 @@ from backend.engines.p4.stage import Stage, StageOver, ring_endpoint
 from backend.engines.p4.stage_processes import IdleStages
 from backend.engines.p4.stage_words import StderrSeen
 from backend.engines.p4.surroundings import Lookout, Surroundings
+from backend.engines.p4.tending import P4Tender
 from backend.planning.engines.p4_commands import load_body
 
 CHECK_SECONDS = 0.2
@@ -87,6 +88,7 @@ class P4:
         self._ports: dict[int, str] = {}
         self._ours: set[tuple[str, int]] = set()
         self._rings: dict[str, RecordedLoad] = {}
+        self.tender: Tender = P4Tender(place, self._lookout, self._nodes_now, self._door.leave)
 
     # What is there
 
@@ -144,6 +146,12 @@ class P4:
         if not stderr.file:
             raise ValueError(f"its standard error is {stderr.words}")
         return Path(stderr.file)
+
+    async def _nodes_now(self) -> tuple[ResidentNode, ...]:
+        """Its nodes by an INSPECT of this moment. Raises EngineMissing while it does not answer."""
+        snapshot = await self._look(within=0.0)
+        record, _ = await asyncio.to_thread(self._record)
+        return tuple(self._node(node, record) for node in snapshot.nodes)
 
     def _record(self) -> tuple[RecordedLoad | None, str]:
         """The record of whoever loads past ringtop, and why there is none."""

@@ -1,12 +1,13 @@
 """The p4 agent's own process on this host, looked at from outside: its sockets, and the journal folder it was given.
 
-Its snapshot reports neither connection slots nor its journal. Read-only: it is looked at, never signalled.
+Its snapshot reports neither connection slots nor its journal. Read-only: what is done to it is in ``tending``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -42,13 +43,46 @@ def find_listener(port: int, proc: Path = PROC) -> int | None:
     return None
 
 
-def life_of(pid: int, proc: Path = PROC) -> str:
-    """What names one run of a process: its pid and when it was started; empty when it is gone."""
+def listening(port: int) -> bool:
+    """Whether anybody listens on a TCP port of this host."""
+    with SocketDiag() as kernel:
+        return any(seen.ends.local_port == port for seen in kernel.dump(LISTEN, local_port=port))
+
+
+def unit_of(pid: int, proc: Path = PROC) -> str:
+    """Its systemd unit as arguments of systemctl, ``UNIT p4.service`` or ``--user UNIT p4.service``; empty for none."""
     try:
-        stat = (proc / str(pid) / "stat").read_text()
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
         return ""
-    return f"{pid}:{stat.rpartition(')')[2].split()[19]}"
+    for line in lines:
+        parts = line.rpartition(":")[2].split("/")
+        if parts[-1].endswith(".service") and not parts[-1].startswith("user@"):
+            user = "--user " if any(part.startswith("user@") for part in parts) else ""
+            return f"{user}UNIT {parts[-1]}"
+    return ""
+
+
+def command_of(pid: int, proc: Path = PROC) -> str:
+    """How it was started, as a person would type it: p4's own variables and its command line; empty when not known."""
+    try:
+        words = [os.fsdecode(word) for word in (proc / str(pid) / "cmdline").read_bytes().split(b"\0") if word]
+        pairs = [os.fsdecode(pair) for pair in (proc / str(pid) / "environ").read_bytes().split(b"\0")]
+    except OSError:
+        return ""
+    settings = [
+        f"{name}={shlex.quote(value)}" for name, _, value in (p.partition("=") for p in pairs if p[:3] == "P4_")
+    ]
+    return " ".join([*sorted(settings), shlex.join(words)]) if words else ""
+
+
+def life_of(pid: int, proc: Path = PROC) -> str:
+    """What names one run of a process: its pid and when it was started; empty when it is gone, a zombie too."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else f"{pid}:{fields[19]}"
 
 
 def gauge(pid: int, proc: Path = PROC) -> Gauge | None:

@@ -12,13 +12,14 @@ class BridgePlace(msgspec.Struct, frozen=True, kw_only=True):
 
     ``record`` is the file that it reads stages and generation from; ``hook`` a program with arguments that is run with
     ``publish``, ``close`` or ``open`` and the same as JSON on its standard input. ``url`` and ``token`` (a file with
-    its service token) are where ``/api/controllers`` says what it took over.
+    its service token) are where ``/api/controllers`` says what it took over. ``restart`` is a command that restarts it.
     """
 
     record: str = ""
     hook: tuple[str, ...] = ()
     url: str = ""
     token: str = ""
+    restart: tuple[str, ...] = ()
 
     @property
     def is_told(self) -> bool:
@@ -31,7 +32,8 @@ class P4Place(msgspec.Struct, frozen=True, kw_only=True):
 
     ``agent`` is dialled, ``advertise`` stands in every envelope: its text is the agent's identity. ``binary`` is the
     stage's program, ``journal`` the folder of the p4 agent's own journal, ``record`` the ``last-load.json`` of whoever
-    loads past ringtop, ``release`` what the stage binary is, where the operator knows.
+    loads past ringtop, ``release`` what the stage binary is, where the operator knows. ``stop`` and ``start`` are
+    commands that end and start the p4 agent; without them that is a person's to do.
     """
 
     agent: P4Address
@@ -40,4 +42,6 @@ class P4Place(msgspec.Struct, frozen=True, kw_only=True):
     journal: str = ""
     record: str = ""
     release: str = ""
+    stop: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
     bridge: BridgePlace = BridgePlace()

@@ -65,6 +65,8 @@ class Lookout:
 
     def _look(self) -> Surroundings:
         pid = self._seen.pid
+        if pid is not None and life_of(pid) != self._seen.life:
+            pid = None
         given = journal_given(pid) if pid is not None else None
         if pid is None or given is None:
             pid = find_listener(host_and_port(self._place.agent)[1])

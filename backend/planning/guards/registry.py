@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.planning.guards import addresses, devices, hosts, numbers, replicas, residents, serving, shape, sizes
 from backend.planning.guards.adopting import ADOPTING
 from backend.planning.guards.later import LATER
+from backend.planning.guards.recovering import RECOVERING
 from backend.planning.guards.situation import Guard
 from backend.planning.guards.table import (
     BOUND,
@@ -448,6 +449,7 @@ _OTHERS = (
 GUARDS: tuple[Guard, ...] = (
     *(*_HOSTS, *_DEVICES, *_ADDRESSES, *_NUMBERS, *_SHAPE, *_MODEL, *_MEMORY, *_RESIDENTS, *_OTHERS, *LATER),
     *ADOPTING,
+    *RECOVERING,
 )
 BY_ID = {guard.id: guard for guard in GUARDS}
 CHECKS: tuple[Check, ...] = tuple(dict.fromkeys(guard.check for guard in GUARDS if guard.check is not None))

@@ -173,7 +173,7 @@ class CoreMachine(RuleBasedStateMachine):
         for key in list(self.running):
             if key in self.running:
                 self._end(key, signal=9)
-        self.world.pass_time(120)
+        self.world.pass_time(300)  # longer than any cordon or hold here
         self.world.is_quiet()
         assert self.world.is_quiet()
         open_ones = [op for op in self.world.state.entities.operations.values() if op.result is None]

@@ -150,6 +150,8 @@ def plan_options(plan: str) -> dict[str, str]:
     for name, value in itertools.pairwise(words):
         if name in _OPTION_NAMES:
             found[_OPTION_NAMES[name]] = value
+    if "--inspect-memory-plan" in words:
+        found["inspect"] = ""
     for name in ("batch", "ubatch", "sequences", "context", "begin", "end"):
         if name in found and not (found[name].isascii() and found[name].isdigit()):
             raise ValueError(f"{name} is no number: {found[name]!r}")

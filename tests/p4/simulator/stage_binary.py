@@ -1,8 +1,8 @@
 """A simulated stage server: ``<binary> [args…] --port N --bind IP``, its plan on standard input.
 
-It maps nothing, and its words go to standard error. ``--inspect-memory-plan``, there or in its plan, prints
-``MEMORY_PLAN {json}`` and exits 0, or 7 when it would not fit; otherwise it answers HELLO with READY, echoes BindLoad,
-and ends with its standard input, as its agent holds that.
+It maps nothing, and its words go to standard error. ``--inspect-memory-plan``, among its arguments or in its plan,
+prints ``MEMORY_PLAN {json}`` and exits 0, or 7 when it would not fit; otherwise it answers HELLO with READY, echoes
+BindLoad, and ends with its standard input, as its agent holds that.
 Exit codes: 2 usage, 3 plan, 4 listen, 5 load, 7 memory plan.
 """
 
@@ -49,15 +49,14 @@ def main() -> int:
     arguments = parser.parse_args()
     switches = read_switches(arguments.facts)
     try:
-        text = _read_plan()
-        options = plan_options(text)
+        options = plan_options(_read_plan())
     except ValueError as error:
         print(f"plan refused: {error}", file=sys.stderr)
         return PLAN
-    inspects = arguments.inspect_memory_plan or "--inspect-memory-plan" in text.split()
+    inspects = arguments.inspect_memory_plan or "inspect" in options
     if inspects and "inspect-memory-plan" in switches.stage_lacks:
-        print("unknown option: --inspect-memory-plan", file=sys.stderr)
-        return USAGE
+        print("plan refused: unknown option --inspect-memory-plan", file=sys.stderr)
+        return PLAN
     print("PLAN_APPLIED", file=sys.stderr, flush=True)
     if arguments.validate_plan:
         return 0

@@ -1,0 +1,67 @@
+"""A replica that has gone is planned again by the plan of its load, from within an operation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from backend.contract.commands import InspectModel
+from backend.contract.models import ModelFacts
+from backend.contract.plans import Plan
+from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
+from backend.control.catalog_reader import CatalogReader
+from backend.control.fleet_facts import fleet_facts
+from backend.control.ledger import LedgerReader
+from backend.control.operations.conduct import Conduct
+from backend.planning.catalog import CatalogError
+from backend.planning.fleet import highest_generation
+from backend.planning.plan import model_hosts, plan
+from backend.planning.reloading import Wanted, recorded_catalog, without_replica
+from backend.versions import RINGTOP_VERSION
+
+INSPECT_SECONDS = 30.0
+
+
+async def plan_again(conduct: Conduct, last: Plan, replica: ReplicaId) -> Plan:
+    """The plan of loading it again under the same name, with all its findings."""
+    reach = conduct.reach
+    try:
+        present = await asyncio.to_thread(CatalogReader(reach.context.catalog_path).current)
+    except CatalogError:
+        present = None  # the plan of its load has all that a catalog says but the geometry that it overrides
+    catalog = recorded_catalog(last, present)
+    entry, _, profile = catalog.resolve(f"{last.model}:{last.profile_name}")
+    wanted = Wanted(f"{last.model}:{last.profile_name}", last.hosts if not profile.hosts else ())
+    fleet = fleet_facts(reach.state)
+    facts, where, words = await _header(conduct, model_hosts(catalog, fleet, wanted), entry.path)
+    known = [highest_generation(report) for report in fleet.reports]
+    operations = await asyncio.to_thread(LedgerReader(reach.context.ledger_folder).read)
+    planned = [int(view.load_generation or 0) for view in operations.values()]
+    return plan(
+        catalog,
+        without_replica(fleet, replica, profile.port),
+        wanted,
+        model=facts,
+        now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+        model_words=words,
+        model_host=where,
+        generation_floor=max(*known, *planned, 0),
+        version=RINGTOP_VERSION,
+        replica=replica,
+    )
+
+
+async def _header(
+    conduct: Conduct, hosts: tuple[HostId, ...], path: str
+) -> tuple[ModelFacts | None, HostId | None, str]:
+    """The model's header from the first host that can read it; else why none could."""
+    reasons = []
+    for host in hosts:
+        op_id = OpId(f"{conduct.operation.op_id}-inspect-{host}-{len(conduct.steps)}")
+        outcome = await conduct.ask(host, InspectModel(op_id=op_id, path=path), INSPECT_SECONDS)
+        if outcome.succeeded:
+            return msgspec.convert(outcome.value.get("model"), ModelFacts), host, ""
+        reasons.append(f"{host}: {outcome.words}")
+    return None, None, "; ".join(reasons) or "no live host was named to read it from"
