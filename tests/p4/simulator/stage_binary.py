@@ -48,8 +48,11 @@ def main() -> int:
     parser.add_argument("--validate-plan", action="store_true")
     arguments = parser.parse_args()
     switches = read_switches(arguments.facts)
+    if arguments.inspect_memory_plan and "inspect-memory-plan" in switches.stage_lacks:
+        print("unknown option: --inspect-memory-plan", file=sys.stderr)
+        return USAGE
     try:
-        options = plan_options(_read_plan())
+        options = _read_plan()
     except ValueError as error:
         print(f"plan refused: {error}", file=sys.stderr)
         return PLAN
@@ -69,13 +72,13 @@ def main() -> int:
     return _serve(arguments.bind, arguments.port, options, switches)
 
 
-def _read_plan() -> str:
+def _read_plan() -> dict[str, str]:
     """The plan text: u32 LE length, then UTF-8. Standard input stays open behind it. Raises ValueError."""
     head = _exactly(4)
     length = struct.unpack("<I", head)[0]
     if length > MOST_PLAN_BYTES:
         raise ValueError(f"{length} bytes are more than {MOST_PLAN_BYTES}")
-    return _exactly(length).decode()
+    return plan_options(_exactly(length).decode())
 
 
 def _exactly(count: int) -> bytes:
