@@ -134,9 +134,12 @@ class StandInPeer:
         self.head: NodeSeen | None = None
         self.silence: OSError | None = None
         self.looks = self.leaves = 0
+        self.blinks = False
 
     async def inspect(self) -> Snapshot:
         self.looks += 1
+        if self.blinks and self.looks % 2:
+            return Snapshot(generated_at_unix_ms=0, nodes=(), failure_ids=(), tree={})
         if self.silence is not None:
             raise self.silence
         nodes = (self.head,) if self.head is not None else ()
@@ -380,6 +383,13 @@ async def test_the_stages_of_a_drained_ring_end_when_the_heads_agent_has_no_head
     await stage.follow(lambda: stage.of(LeaderGone), adopted=True)
     (gone,) = stage.of(LeaderGone)
     assert f"{ADDRESSES['host-a']} has no node step37-1/0 of generation {stage.plan.load_generation}" in gone.words
+
+
+async def test_one_look_at_the_heads_agent_without_a_head_is_no_proof(tmp_path: Path) -> None:
+    stage, peer = behind(tmp_path)
+    stage.is_draining, peer.blinks = True, True
+    await stage.follow(lambda: peer.looks > 8, adopted=True)
+    assert not stage.of(LeaderGone)
 
 
 async def test_silence_of_the_heads_agent_proves_nothing_and_is_shown(tmp_path: Path) -> None:
