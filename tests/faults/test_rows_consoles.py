@@ -199,6 +199,7 @@ async def test_e25_half_open_while_sending(fleet: FaultFleet) -> None:
     await assert_quiet(fleet)
 
 
+@pytest.mark.thorough
 @pytest.mark.faults("a console never reads: it is cut off, the others see no delay, the agent's memory is bounded")
 async def test_e26_console_never_reads(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")
@@ -459,6 +460,7 @@ async def test_e31_unknown_commands_of_a_newer_console(fleet: FaultFleet) -> Non
     await assert_quiet(fleet)
 
 
+@pytest.mark.thorough
 @pytest.mark.faults("an event of a newer agent comes over a real link (its frame, injected): noted raw, the link stays")
 async def test_e31_unknown_event_over_a_real_link_injected(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")

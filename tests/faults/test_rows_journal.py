@@ -195,6 +195,7 @@ async def test_e13_disk_full_during_rotation_injected(tmp_path: Path, monkeypatc
     await again.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.faults("a sync fails (EIO, injected): fenced at once, never tried again, engines live, a restart recovers")
 async def test_e14_fsync_eio_injected(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")
@@ -425,6 +426,7 @@ async def test_e20_bit_flip_in_the_last_acknowledged_batch(fleet: FaultFleet) ->
     await _read_only(fleet, segment.name)
 
 
+@pytest.mark.thorough
 @pytest.mark.faults("the journal is put back to an older copy: the console's cursor notices that it went backwards")
 async def test_e20_the_console_is_a_witness(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")

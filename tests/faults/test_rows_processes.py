@@ -390,6 +390,7 @@ def _change_spawn_record(fleet: FaultFleet, **fields: object) -> None:
     path.write_text(json.dumps(record))
 
 
+@pytest.mark.thorough
 @pytest.mark.faults("the host was booted again (another boot id, injected): every generation is closed, none adopted")
 async def test_e11_host_reboot_injected(fleet: FaultFleet) -> None:
     fleet.start_armed("host-a", "")
