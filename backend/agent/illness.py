@@ -229,7 +229,8 @@ def _of_resident(vitals: Vitals, engine: str, resident: ResidentFacts) -> list[I
         words = f"the journal of the {engine} agent: {resident.journal}. It takes no load like this"
         seen.append(_ill(vitals, f"{engine} journal", words, subject=engine))
     if resident.restart:
-        size = f"{resident.journal_files} files, {(resident.journal_bytes or 0) >> 20} MiB"
+        kib = (resident.journal_bytes or 0) >> 10
+        size = f"{resident.journal_files} files, {f'{kib >> 10} MiB' if kib >= 1024 else f'{kib} KiB'}"
         seen.append(_ill(vitals, f"{engine} restart", f"{resident.restart} ({size})", subject=engine))
     spinning = [each for each in resident.processes if (each.idle_cores or 0) >= SPINNING_CORES]
     return seen + [_spinning(vitals, engine, each) for each in spinning]
@@ -245,7 +246,7 @@ def _spinning(vitals: Vitals, engine: str, stage: ResidentProcess) -> Illness:
     else:
         remedy = f'Add ["OMP_WAIT_POLICY", "{PASSIVE}"] to environment in the plan of who loads it, and load it again'
     words = (
-        f"{stage.node_id or 'a stage'} (pid {stage.pid}) takes {stage.idle_cores:g} cores, {stage.spinning} of "
+        f"{stage.node_id or 'a stage'} (pid {stage.pid}) takes {stage.idle_cores:.1f} cores, {stage.spinning} of "
         f"{stage.threads} threads spinning, while nothing crosses it: they starve the {engine} agent. OMP_WAIT_POLICY "
         f"{policy}; {PASSIVE} lets them sleep. {remedy}"
     )

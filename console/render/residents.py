@@ -62,18 +62,20 @@ def _growth(growth: JournalGrowth) -> list[Line]:
 
 def _process(process: ResidentProcess) -> Line:
     """One stage's process, and what it takes while nothing crosses it."""
-    spinning = "? threads" if process.spinning is None else plural(process.spinning, "thread")
+    threads = plural(process.threads, "thread")
     if process.idle_cores is None:
-        idle = cell("idle cores ?", "unknown")
+        idle = cell(f"idle cores ?, {threads}", "unknown")
     elif process.idle_cores >= SPINS:
-        idle = cell(f"spins: {process.idle_cores:g} cores idle, {spinning}", "state.warn")
+        idle = cell(
+            f"spins: {process.idle_cores:.1f} cores idle, {number(process.spinning)} of {threads}", "state.warn"
+        )
     else:
-        idle = cell(f"idle cores {process.idle_cores:g}")
+        idle = cell(f"idle cores {process.idle_cores:.1f}, {threads}")
     policy = "?" if process.wait_policy is None else process.wait_policy or "not set"
     return line(
         "  stage ",
         cell(process.node_id or f"at port {process.port}", "name"),
-        f"  pid {process.pid}  {plural(process.threads, 'thread')}  ",
+        f"  pid {process.pid}  ",
         idle,
         f"  wait policy {policy}",
     )

@@ -83,7 +83,7 @@ def test_a_stage_that_spins_while_idle_says_both_values_and_what_to_do(
     process = ResidentProcess(pid=7, port=4711, threads=9, idle_cores=8.0, spinning=8, **stage)
     ill = resident(processes=(process,))["p4 spinning"]
     assert (ill.subject, ill.refuses_loads) == (subject, False)
-    assert "takes 8 cores, 8 of 9 threads spinning, while nothing crosses it" in ill.words
+    assert "takes 8.0 cores, 8 of 9 threads spinning, while nothing crosses it" in ill.words
     assert said in ill.words
     assert resident(processes=(msgspec.structs.replace(process, idle_cores=0.2),)) == {}
     assert resident(processes=(msgspec.structs.replace(process, idle_cores=None),)) == {}

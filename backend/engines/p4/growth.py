@@ -52,8 +52,10 @@ class Growth:
         if len(self._seen) < 2:
             return None
         at, files, size = self._seen[-1]
-        grew = (files, size) != self._seen[-2][1:]
-        if self._told is None or grew or at - self._told[0] >= _RETOLD_SECONDS:
+        is_due = (files, size) != self._seen[-2][1:]
+        if self._told is not None and self._told[1].files_per_hour is None:
+            is_due |= at - self._seen[0][0] >= _SETTLED_SECONDS
+        if self._told is None or is_due or at - self._told[0] >= _RETOLD_SECONDS:
             self._told = at, self._figure()
         return self._told[1]
 

@@ -113,7 +113,7 @@ def test_growth_stages_and_where_their_words_go_are_said_at_eighty_columns() -> 
     assert "its journal grew 3 200 files 12.0M in 30 min" in said
     assert "per hour 6 400 files 24.0M" in said
     assert "per 1000 tokens 15 000 files 58.0M   by 6 tokens of our own prompts" in said
-    assert "stage tiny-1/0  pid 812  9 threads  spins: 8 cores idle, 8 threads" in said
-    assert "stage at port 4712  pid 813  9 threads  idle cores 0  wait policy not set" in said
-    assert "stage at port 4713  pid 814  9 threads  idle cores ?  wait policy ?" in said
+    assert "stage tiny-1/0  pid 812  spins: 8.0 cores idle, 8 of 9 threads" in said
+    assert "stage at port 4712  pid 813  idle cores 0.0, 9 threads  wait policy not" in said
+    assert "stage at port 4713  pid 814  idle cores ?, 9 threads  wait policy ?" in said
     assert " ".join(said.split()).endswith("so unload its rings first")

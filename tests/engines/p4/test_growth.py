@@ -13,6 +13,9 @@ def test_growth_is_a_rate_once_a_minute_was_seen() -> None:
     first = growth.figure
     assert first is not None
     assert (first.files, first.bytes, first.seconds, first.files_per_hour) == (10, 1000, 10, None)
+    growth.see(60.0, 110, 2000)
+    assert growth.figure is not None
+    assert growth.figure.files_per_hour == 600, "told once a minute was seen, though it rests"
     growth.see(120.0, 200, 7000)
     later = growth.figure
     assert later is not None
