@@ -232,7 +232,7 @@ def _of_resident(vitals: Vitals, engine: str, resident: ResidentFacts) -> list[I
         kib = (resident.journal_bytes or 0) >> 10
         size = f"{resident.journal_files} files, {f'{kib >> 10} MiB' if kib >= 1024 else f'{kib} KiB'}"
         seen.append(_ill(vitals, f"{engine} restart", f"{resident.restart} ({size})", subject=engine))
-    spinning = [each for each in resident.processes if (each.idle_cores or 0) >= SPINNING_CORES]
+    spinning = [each for each in resident.processes if each.spinning or (each.idle_cores or 0) >= SPINNING_CORES]
     return seen + [_spinning(vitals, engine, each) for each in spinning]
 
 

@@ -65,7 +65,7 @@ def _process(process: ResidentProcess) -> Line:
     threads = plural(process.threads, "thread")
     if process.idle_cores is None:
         idle = cell(f"idle cores ?, {threads}", "unknown")
-    elif process.idle_cores >= SPINS:
+    elif process.spinning or process.idle_cores >= SPINS:
         idle = cell(
             f"spins: {process.idle_cores:.1f} cores idle, {number(process.spinning)} of {threads}", "state.warn"
         )

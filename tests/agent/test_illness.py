@@ -85,8 +85,8 @@ def test_a_stage_that_spins_while_idle_says_both_values_and_what_to_do(
     assert (ill.subject, ill.refuses_loads) == (subject, False)
     assert "takes 8.0 cores, 8 of 9 threads spinning, while nothing crosses it" in ill.words
     assert said in ill.words
-    assert resident(processes=(msgspec.structs.replace(process, idle_cores=0.2),)) == {}
-    assert resident(processes=(msgspec.structs.replace(process, idle_cores=None),)) == {}
+    assert resident(processes=(msgspec.structs.replace(process, idle_cores=0.2, spinning=0),)) == {}
+    assert resident(processes=(msgspec.structs.replace(process, idle_cores=None, spinning=None),)) == {}
 
 
 def test_an_engines_own_agent_that_does_not_answer_is_said_and_refuses_nothing_of_other_engines() -> None:

@@ -22,13 +22,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class StageSeen(msgspec.Struct, frozen=True):
-    """One look at a stage's process. ``ticks`` is the processor time of each of its threads so far."""
+    """One look at a stage's process. ``ticks`` is the processor time of each of its threads so far, ``wanted`` the same
+    with the time that it waited for a processor, which tells a spinning thread on a busy host too; empty is unknown."""
 
     pid: int
     life: str
     port: int
     ticks: dict[int, int]
     wait_policy: str | None
+    wanted: dict[int, int] = {}
 
 
 def look_at_stages(agent: int, proc: Path = PROC) -> tuple[StageSeen, ...]:
@@ -37,8 +39,8 @@ def look_at_stages(agent: int, proc: Path = PROC) -> tuple[StageSeen, ...]:
     for pid in _children(agent, proc):
         port = _port_of(pid, proc)
         if port is not None:
-            seen = StageSeen(pid, life_of(pid, proc), port, _ticks(pid, proc), variable_given(pid, WAIT_POLICY, proc))
-            found.append(seen)
+            policy = variable_given(pid, WAIT_POLICY, proc)
+            found.append(StageSeen(pid, life_of(pid, proc), port, _ticks(pid, proc), policy, _wanted(pid, proc)))
     return tuple(sorted(found, key=lambda each: each.port))
 
 
@@ -85,7 +87,8 @@ def _taken(before: StageSeen, after: StageSeen, seconds: float) -> tuple[float, 
     """Cores taken in between, to one digit so that it does not swing, and how many threads spun."""
     taken = [(ticks - before.ticks.get(thread, ticks)) / _TICKS / seconds for thread, ticks in after.ticks.items()]
     cores = sum(taken)
-    return (float(f"{cores:.1g}") if cores >= 0.1 else 0.0), sum(share > _BUSY_SHARE for share in taken)
+    wanted = [(ticks - before.wanted.get(thread, ticks)) / _TICKS / seconds for thread, ticks in after.wanted.items()]
+    return (float(f"{cores:.1g}") if cores >= 0.1 else 0.0), sum(share > _BUSY_SHARE for share in wanted or taken)
 
 
 def _children(pid: int, proc: Path) -> list[int]:
@@ -116,4 +119,16 @@ def _ticks(pid: int, proc: Path) -> dict[int, int]:
             found[int(task)] = int(words[11]) + int(words[12])
     except OSError:
         return found
+    return found
+
+
+def _wanted(pid: int, proc: Path) -> dict[int, int]:
+    """Ticks in which each thread ran or could have; empty where the kernel does not count that."""
+    found: dict[int, int] = {}
+    try:
+        for task in os.listdir(proc / str(pid) / "task"):
+            ran, waited, _ = (proc / str(pid) / "task" / task / "schedstat").read_text().split()
+            found[int(task)] = (int(ran) + int(waited)) * _TICKS // 10**9
+    except (OSError, ValueError):
+        return {}
     return found
