@@ -101,6 +101,11 @@ def steps(view: OperationView, what: str) -> list[str]:
     return [step.words for step in view.steps if step.what == what]
 
 
+def steps_of(world: World, what: str) -> list[str]:
+    """Which targets have this step in the ledger."""
+    return [step.target for step in world.view().steps if step.what == what]
+
+
 # --- load ---------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +220,41 @@ async def test_a_rank_that_never_answers_is_named_with_its_phase_and_the_formula
     assert "rank 2 on host-b: host-b gave no answer to load" in world.view().words
     assert "which is loading 20 s (20 s) + -18 s on the way" in world.view().words
     assert "its agent last said: loading, 3 of 9 layers" in world.view().words
+
+
+def _answers_while_it_loads(world: World, running: list[asyncio.Task[None]]) -> Any:
+    """A worker whose LOAD has succeeded while it still says that it loads, as it does until its next look."""
+
+    def answers(command: Any) -> Result:
+        shard = a_shard(2, "loading", words="leader attached")
+        running.append(asyncio.get_running_loop().create_task(world.b.record("loading", shard=shard)))
+        return Result(status="succeeded", resource_state="present")
+
+    return answers
+
+
+async def test_a_load_is_done_when_every_rank_says_so_and_not_when_the_leader_does(world: World) -> None:
+    running: list[asyncio.Task[None]] = []
+    world.b.rules["load"] = _answers_while_it_loads(world, running)
+    world.write()
+    run = asyncio.create_task(world.run())
+    await wait_for(lambda: any(command.node_id == "tiny-1/0" for command in world.a.commands(Load)))
+    await wait_for(lambda: "tiny-1/0" in steps_of(world, "loaded"))
+    assert world.view().state == "running"
+    await world.b.record("ready", shard=a_shard(2))
+    assert await run == 0
+
+
+async def test_a_rank_that_never_says_that_it_is_ready_is_unknown_and_left_running(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[asyncio.Task[None]] = []
+    world.b.rules["load"] = _answers_while_it_loads(world, running)
+    monkeypatch.setattr(load_module, "READY_SECONDS", 0.3)
+    world.write()
+    assert await world.run() == 3
+    assert "not every rank says within 0.3 s that it is ready: rank 2 on host-b: loading, leader" in world.view().words
+    assert not world.heard(Unload), "a ring that answered its canary is not taken down for that"
 
 
 async def test_one_failed_rank_takes_the_others_back_and_keeps_every_ranks_words_and_log(world: World) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
 from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.plans import Plan, PlannedShard
+from backend.contract.states import ShardState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import ROLLING_BACK
@@ -23,8 +24,20 @@ RESERVE_SECONDS = 15.0
 CHECK_SECONDS = 60.0
 SLACK_SECONDS = 30.0
 """Added to the sum of the plan's phases: the time that commands and answers take on their way."""
+READY_SECONDS = 30.0
+"""From the leader's canary until every rank says that it is ready: one look of a worker's drive, as a rule."""
 LOG_TAIL_BYTES = 4096
 _LOG_TAIL_LINES = 20
+_STARTING = {
+    each.value
+    for each in (
+        ShardState.RESERVED,
+        ShardState.SPAWNING,
+        ShardState.CONNECTING,
+        ShardState.LOADING,
+        ShardState.WARMING,
+    )
+}
 
 
 async def load(conduct: Conduct) -> int:
@@ -157,8 +170,29 @@ async def _load(conduct: Conduct, plan: Plan) -> int:
             return await _take_back(conduct, plan, outcomes, bad)
         if differs := _releases_differ(outcomes):
             return await _roll_back(conduct, plan, outcomes, differs, FAILED)
+    if not await conduct.reach.until(lambda state: not still_starting(state, plan), READY_SECONDS):
+        late = "; ".join(
+            f"rank {shard.rank} on {shard.host}: {phase_seen(conduct.reach.state, shard)}"
+            for shard in still_starting(conduct.reach.state, plan)
+        )
+        words = f"its canary was answered, and not every rank says within {READY_SECONDS:g} s that it is ready: {late}"
+        return conduct.end(UNKNOWN, f"{words}. It is left running; look with: ringtop ls shards")
     endpoint = outcomes[leader[0]].value.get("endpoint", "") if leader else ""
     return conduct.end(DONE, f"{plan.replica} is ready at generation {plan.load_generation}, {endpoint}".rstrip(", "))
+
+
+def still_starting(state: FleetState, plan: Plan) -> tuple[PlannedShard, ...]:
+    """The ranks of a plan of which their host last said that they are not up yet.
+
+    The leader answers its canary a moment before its workers say that they hold what was planned.
+    """
+    return tuple(shard for shard in plan.shards if _is_starting(state, shard))
+
+
+def _is_starting(state: FleetState, planned: PlannedShard) -> bool:
+    host = state.hosts.get(planned.host)
+    shard = host.entities.shards.get(planned.node_id) if host is not None else None
+    return shard is not None and shard.node_generation == planned.node_generation and shard.state in _STARTING
 
 
 def _releases_differ(outcomes: dict[PlannedShard, Outcome]) -> str:
