@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from backend.contract.commands import Command, Hello
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.envelopes import SUBPROTOCOL, command_envelope, decode_event, encode
-from backend.contract.events import Answered, Event, Reported, UnknownEvent
+from backend.contract.events import Answered, Event, Heartbeat, Measured, Refused, Reported, UnknownEvent
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId, OpId
 
@@ -74,14 +74,29 @@ class RawConsole:
             if isinstance(passed, kind):
                 self._passed_over.remove(passed)
                 return passed
-        async with asyncio.timeout(seconds):
-            while True:
-                text = await self.ws.recv(decode=True)
-                _, event = decode_event(text)
-                assert not isinstance(event, UnknownEvent)
-                if isinstance(event, kind):
-                    return event
-                self._passed_over.append(event)
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    text = await self.ws.recv(decode=True)
+                    _, event = decode_event(text)
+                    assert not isinstance(event, UnknownEvent)
+                    if isinstance(event, kind):
+                        return event
+                    self._passed_over.append(event)
+        except TimeoutError:
+            heard = [each for each in self._passed_over if not isinstance(each, Heartbeat | Measured)]
+            raise AssertionError(f"no {kind.__name__} within {seconds:g} s; heard: {heard[-5:]}") from None
+
+    async def turned_down(self, command: Command) -> str:
+        """The words of whatever turns a command down: a refusal, or a result that did not succeed."""
+        await self.say(command)
+        while True:
+            event = await self.hear(Event)
+            if isinstance(event, Refused) and event.op_id == command.op_id:
+                return f"{event.code}: {event.words}"
+            if isinstance(event, Answered) and event.op_id == command.op_id:
+                assert event.result.status != "succeeded", event.result
+                return event.result.first_error
 
     async def ask(self, command: Command, seconds: float = 40.0) -> Answered:
         await self.say(command)
