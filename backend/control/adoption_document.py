@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, Port, ReplicaId, UnixMs
+from backend.control.sealed_files import SealedUnreadable, read_sealed, write_sealed
 
 FORMAT = 1
 Word = Literal[
@@ -29,7 +30,7 @@ Word = Literal[
 ]
 
 
-class AdoptionUnreadable(ValueError):
+class AdoptionUnreadable(SealedUnreadable):
     """A saved document cannot be used; the message names the file and the reason."""
 
 
@@ -240,22 +241,12 @@ def what_moved(before: AdoptionDocument, now: AdoptionDocument) -> tuple[str, ..
 
 def write_adoption(document: AdoptionDocument, path: Path) -> None:
     """Save a document as JSON, for ``adopt --apply FILE``."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    write_sealed(document, path)
 
 
 def read_adoption(path: Path) -> AdoptionDocument:
     """A document that was saved. Raises AdoptionUnreadable, also for one that was edited since."""
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=AdoptionDocument)
-    except OSError as error:
-        raise AdoptionUnreadable(f"{path}: cannot be read: {error.strerror}.") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise AdoptionUnreadable(f"{path}: is no adoption document of ringtop: {error}.") from error
+    document = read_sealed(path, AdoptionDocument, "adoption document", adoption_digest, AdoptionUnreadable)
     if document.format != FORMAT:
         raise AdoptionUnreadable(f"{path}: is of format {document.format}, and this ringtop reads {FORMAT}.")
-    if (found := adoption_digest(document)) != document.digest:
-        raise AdoptionUnreadable(
-            f"{path}: its digest is {document.digest[:8] or 'missing'} and its content gives {found[:8]}: it was "
-            "edited. Make a new one."
-        )
     return document

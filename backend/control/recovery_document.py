@@ -15,6 +15,7 @@ from backend.contract.findings import Finding, has_refusal
 from backend.contract.plans import Plan
 from backend.contract.residents import ResidentLook
 from backend.contract.words import HostId, LoadGeneration, ReplicaId, UnixMs
+from backend.control.sealed_files import SealedUnreadable, read_sealed, write_sealed
 
 FORMAT = 1
 LEAVE, END, PORT, MEMORY, CENSUS, BEGIN = "leave", "end", "port", "memory", "census", "begin"
@@ -23,7 +24,7 @@ STEPS = (LEAVE, END, PORT, MEMORY, CENSUS, BEGIN, NARROW, ROOM, LOAD, BRIDGE, PR
 """The steps in their order, by name."""
 
 
-class RecoveryUnreadable(ValueError):
+class RecoveryUnreadable(SealedUnreadable):
     """A saved plan of a recovery cannot be used; the message names the file and the reason."""
 
 
@@ -141,22 +142,12 @@ def _standing(plan: RecoveryPlan) -> dict[str, str]:
 
 def write_recovery(plan: RecoveryPlan, path: Path) -> None:
     """Save a plan as JSON, for ``p4 recover --apply FILE``."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
+    write_sealed(plan, path)
 
 
 def read_recovery(path: Path) -> RecoveryPlan:
     """A plan that was saved. Raises RecoveryUnreadable, also for one that was edited since."""
-    try:
-        plan = msgspec.json.decode(path.read_bytes(), type=RecoveryPlan)
-    except OSError as error:
-        raise RecoveryUnreadable(f"{path}: cannot be read: {error.strerror}.") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise RecoveryUnreadable(f"{path}: is no recovery plan of ringtop: {error}.") from error
+    plan = read_sealed(path, RecoveryPlan, "recovery plan", recovery_digest, RecoveryUnreadable)
     if plan.format != FORMAT:
         raise RecoveryUnreadable(f"{path}: is of format {plan.format}, and this ringtop reads {FORMAT}.")
-    if (found := recovery_digest(plan)) != plan.digest:
-        raise RecoveryUnreadable(
-            f"{path}: its digest is {plan.digest[:8] or 'missing'} and its content gives {found[:8]}: it was edited. "
-            "Make a new one."
-        )
     return plan

@@ -14,9 +14,10 @@ from backend.agent.core.state import CoreEvent, Gone, ProveGone, Stuck
 from backend.agent.engine_runs import EngineRuns
 from backend.contract.entities import Entities, Hold
 from backend.contract.words import LoadGeneration, NodeId, Port
+from tests.agent.looking import Looks, looks
 from tests.agent.run_world import python, runs, said, until
 
-__all__ = ["runs"]
+__all__ = ["looks", "runs"]
 
 SLEEPER = python("import time; print('up', flush=True); time.sleep(600)")
 NODE, AT = NodeId("tiny-1/1"), LoadGeneration(17)
@@ -46,7 +47,7 @@ async def watched(runs: Path) -> AsyncIterator[Watched]:
     await made.runs.close()
 
 
-async def test_each_hold_ends_by_its_own_proof(runs: Path, watched: Watched) -> None:
+async def test_each_hold_ends_by_its_own_proof(runs: Path, watched: Watched, looks: Looks) -> None:
     identity = await supervisor.spawn(runs / "tiny-1_1-17", "nonce-1", SLEEPER, {})
     until(lambda: "up" in said(runs / "tiny-1_1-17"), "it is up")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -54,13 +55,13 @@ async def test_each_hold_ends_by_its_own_proof(runs: Path, watched: Watched) -> 
     watched.prove("ports", (Port(listener.getsockname()[1]),))
     watched.prove("device")
     watched.prove("stuck")
-    await asyncio.sleep(0.2)
+    await looks.several(12)
     assert watched.events == []
     listener.close()
     assert await watched.heard(1) == [Gone(NODE, AT, "ports")]
     assert (await supervisor.stop(identity, runs / "tiny-1_1-17", ())).stopped
     assert set(await watched.heard(3)) == {Gone(NODE, AT, kind) for kind in ("ports", "device", "stuck")}
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(until, lambda: not watched.runs._tasks, "no proof is under way")
     assert len(watched.events) == 3, "one proof, however often it was asked for"
 
 

@@ -14,9 +14,10 @@ from backend.agent.process_identity import see_process
 from backend.contract.entities import ProcessIdentity
 from backend.contract.reports import DeviceFacts
 from backend.contract.words import Port
+from tests.agent.looking import Looks, looks
 from tests.agent.run_world import python, runs, said, until
 
-__all__ = ["runs"]
+__all__ = ["looks", "runs"]
 
 GPU = DeviceFacts(name="CUDA0", uuid="GPU-1", kind="cuda", total=100, free=50)
 FORKING = python(
@@ -27,17 +28,17 @@ FORKING = python(
 )
 
 
-async def waits(proof: asyncio.Task[None]) -> bool:
+async def waits(proof: asyncio.Task[None], looks: Looks) -> bool:
     """Whether it still waits after several looks."""
-    await asyncio.sleep(0.2)
+    await looks.several()
     return not proof.done()
 
 
-async def test_ports_are_free_when_nobody_listens_on_any_of_them() -> None:
+async def test_ports_are_free_when_nobody_listens_on_any_of_them(looks: Looks) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     port = Port(server.getsockname()[1])
     proof = asyncio.create_task(proofs.ports_are_free((port,)))
-    assert await waits(proof)
+    assert await waits(proof, looks)
     server.close()
     await asyncio.wait_for(proof, 20)
 
@@ -46,12 +47,12 @@ async def test_no_ports_are_free_at_once() -> None:
     await asyncio.wait_for(proofs.ports_are_free(()), 5)
 
 
-async def test_a_device_is_held_while_a_child_of_the_engine_lives(runs: Path) -> None:
+async def test_a_device_is_held_while_a_child_of_the_engine_lives(runs: Path, looks: Looks) -> None:
     identity = await supervisor.spawn(runs / "a", "nonce-1", FORKING, {})
     until(lambda: "up" in said(runs / "a"), "the child is up")
     assert await supervisor.wait_ended(identity, runs / "a") == (0, None)
     proof = asyncio.create_task(proofs.device_is_released(identity, "CPU"))
-    assert await waits(proof)
+    assert await waits(proof, looks)
     os.kill(int(said(runs / "a").split()[1]), signal.SIGKILL)
     await asyncio.wait_for(proof, 20)
 
@@ -67,14 +68,14 @@ def own() -> ProcessIdentity:
     return ProcessIdentity(os.getpid(), seen.start_ticks, "an earlier boot", "nonce")
 
 
-async def test_an_injected_gpu_driver_that_still_lists_the_engine_keeps_the_hold() -> None:
+async def test_an_injected_gpu_driver_that_still_lists_the_engine_keeps_the_hold(looks: Looks) -> None:
     owners = {"GPU-1": {os.getpid(): 10}}
 
     async def read() -> GpuReading:
         return GpuReading(devices=(GPU,), owners=owners)
 
     proof = asyncio.create_task(proofs.device_is_released(own(), "CUDA0", read))
-    assert await waits(proof)
+    assert await waits(proof, looks)
     owners["GPU-1"] = {}
     await asyncio.wait_for(proof, 20)
 
