@@ -115,7 +115,7 @@ def _is_shallow(data: bytes) -> bool:
     Where no string holds a bracket, quotes come in pairs between brackets; one that does leaves a quote over, and then
     the strings are taken out first.
     """
-    brackets = data.translate(_TO_SQUARE, _NOT_STRUCTURE).replace(b'""' * 16, b"").replace(b'""', b"")
+    brackets = data.translate(_TO_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
     if b'"' in brackets or b"\\" in brackets:
         brackets = _STRING.sub(b"", data).translate(_TO_SQUARE, _NOT_STRUCTURE)
     for _ in range(MAX_DEPTH):

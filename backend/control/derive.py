@@ -57,6 +57,11 @@ class _Ring:
         """Rank 0, when a host has it."""
         return self.by_rank.get(0)
 
+    @cached_property
+    def views(self) -> tuple[ShardView, ...]:
+        """Its shards in rank order, each with what others say of it."""
+        return tuple(_shard_view(claim, self) for claim in self.claims)
+
 
 def derive_replica(
     replica: ReplicaId,
@@ -236,9 +241,11 @@ def _ready_or_loading(ring: _Ring, absent: list[str]) -> tuple[ReplicaState, lis
     if leader.shard.canary is None:
         return ReplicaState.LOADING, ["rank 0 says ready, and no canary has crossed every rank yet"]
     words = [] if leader.shard.canary.ok else [f"unresponsive: {leader.shard.canary.words}"]
-    for claim in ring.claims:
-        if bound_word(claim.shard, _reported(ring, claim.shard.rank)) == "differs":
-            words.append(f"rank {claim.shard.rank} on {claim.shard.host}: its bound differs from what was derived")
+    words += [
+        f"rank {view.shard.rank} on {view.shard.host}: its bound differs from what was derived"
+        for view in ring.views
+        if view.bound == "differs"
+    ]
     return ReplicaState.READY, words
 
 
@@ -366,7 +373,7 @@ def _view(
     models: dict[str, ModelView],
     unix_ms: int,
 ) -> ReplicaView:
-    shards = tuple(_shard_view(claim, ring) for claim in ring.claims)
+    shards = ring.views
     any_shard = ring.claims[0].shard if ring.claims else None
     leader = shards[0] if ring.leader is not None else None
     measured = leader.measurement if leader else None

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from backend.contract.entities import Shard
 from backend.contract.plans import Plan, PlannedShard
+from backend.contract.reports import HostFacts
 from backend.contract.words import HostId, UnixMs
 from backend.control.holdings import Part
 from backend.control.views import Drift, ModelView, ReplicaView, ShardView
@@ -66,6 +68,12 @@ class Lens:
     def part(self, host: HostId) -> Part | None:
         """One host's part in it."""
         return self._by_host.get(host)
+
+    @cached_property
+    def heard(self) -> list[tuple[Shard, HostFacts]]:
+        """Its live shards in rank order, each with the facts of its host; without those whose host told none."""
+        facts = {part.host.host: part.host.facts for part in self.parts}
+        return [(view.shard, here) for view in self.live if (here := facts.get(view.shard.host)) is not None]
 
     @cached_property
     def _by_host(self) -> dict[HostId, Part]:

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from backend.contract.entities import Shard
 from backend.contract.plans import Bound, Plan, PlannedShard
+from backend.contract.reports import HostFacts
 from backend.control.derive import printed
 from backend.control.drift_lens import Lens, make_drift
 from backend.control.views import Drift
@@ -127,10 +128,8 @@ def placement(lens: Lens) -> Iterator[Drift]:
 
 def device_names(lens: Lens) -> Iterator[Drift]:
     """The device that a shard runs on, by uuid, and the one that now has its name on that host."""
-    for view in lens.live:
-        shard, part = view.shard, lens.part(view.shard.host)
-        facts = part.host.facts if part is not None else None
-        now = next((device.uuid for device in facts.devices if device.name == shard.device), "") if facts else ""
+    for shard, facts in lens.heard:
+        now = _uuid_now(facts, shard.device)
         if shard.device_uuid and now and now != shard.device_uuid:
             yield make_drift(
                 "device name",
@@ -141,6 +140,13 @@ def device_names(lens: Lens) -> Iterator[Drift]:
                 remedy=f"Restart the agent of {shard.host} without changing its device order, "
                 f"or load {lens.replica.id} again.",
             )
+
+
+def _uuid_now(facts: HostFacts, device_name: str) -> str:
+    for device in facts.devices:
+        if device.name == device_name:
+            return device.uuid
+    return ""
 
 
 def _words(value: object) -> str:

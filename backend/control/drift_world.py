@@ -9,6 +9,7 @@ from typing import Any
 
 from backend.contract.entities import Shard
 from backend.contract.plans import Profile
+from backend.contract.reports import HostFacts
 from backend.control.derive import find_model
 from backend.control.drift_lens import Lens, header_key, make_drift
 from backend.control.views import Drift
@@ -48,11 +49,9 @@ def releases(lens: Lens) -> Iterator[Drift]:
                 remedy=f"Install one release on {first.host} and {shard.host}, then load again.",
             )
     yield from _reported_releases(lens)
-    for shard in speaking:
-        part = lens.part(shard.host)
-        facts = part.host.facts if part is not None else None
-        installed = next((e.release for e in facts.engines if e.engine == shard.engine), "") if facts else ""
-        if installed and installed != shard.release:
+    for shard, facts in lens.heard:
+        installed = _installed_release(facts, shard.engine)
+        if shard.release and installed and installed != shard.release:
             yield make_drift(
                 "installed release",
                 shard.node_id,
@@ -63,13 +62,18 @@ def releases(lens: Lens) -> Iterator[Drift]:
             )
 
 
+def _installed_release(facts: HostFacts, engine: str) -> str:
+    for each in facts.engines:
+        if each.engine == engine:
+            return each.release
+    return ""
+
+
 def addresses(lens: Lens) -> Iterator[Drift]:
     """Where a rank's peers were told to dial, where its host says it is now, and whether that means another machine."""
-    leader = next((view.shard for view in lens.live if view.shard.rank == 0), None)
-    for view in lens.live:
-        shard, part = view.shard, lens.part(view.shard.host)
-        facts = part.host.facts if part is not None else None
-        if facts is not None and facts.advertise and shard.advertise and facts.advertise != shard.advertise:
+    leader = next(((shard, facts) for shard, facts in lens.heard if shard.rank == 0), None)
+    for shard, facts in lens.heard:
+        if facts.advertise and shard.advertise and facts.advertise != shard.advertise:
             yield make_drift(
                 "address now",
                 shard.node_id,
@@ -79,27 +83,24 @@ def addresses(lens: Lens) -> Iterator[Drift]:
                 consequence="Whoever connects anew dials an address that the host no longer gives as its own.",
                 remedy=f"Set advertise in {shard.host}'s agent.toml back, or load {lens.replica.id} again.",
             )
-        if leader is not None and shard.host != leader.host and _dials_itself(lens, leader, shard):
+        if leader is not None and shard.host != leader[0].host and _dials_itself(leader[1], facts, shard):
             yield make_drift(
                 "loopback",
                 shard.node_id,
-                ("rank 0 is on", leader.host),
+                ("rank 0 is on", leader[0].host),
                 (f"{shard.host} advertises", shard.advertise),
                 what="advertised address",
                 severity="alarm",
                 since_unix_ms=lens.since,
-                consequence=f"{leader.host} dials itself instead of {shard.host}.",
-                remedy=f"Set advertise in {shard.host}'s agent.toml to an address that {leader.host} can reach.",
+                consequence=f"{leader[0].host} dials itself instead of {shard.host}.",
+                remedy=f"Set advertise in {shard.host}'s agent.toml to an address that {leader[0].host} can reach.",
             )
 
 
-def _dials_itself(lens: Lens, leader: Shard, shard: Shard) -> bool:
+def _dials_itself(leader: HostFacts, facts: HostFacts, shard: Shard) -> bool:
     """A loopback or wildcard address on another machine than rank 0's. Agents of one machine reach it rightly."""
-    boots = [
-        part.host.facts.boot_id if part and part.host.facts else ""
-        for part in map(lens.part, (leader.host, shard.host))
-    ]
-    return bool(boots[0] and boots[1] and boots[0] != boots[1]) and _means_here(shard.advertise)
+    is_apart = bool(leader.boot_id and facts.boot_id) and leader.boot_id != facts.boot_id
+    return is_apart and _means_here(shard.advertise)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from itertools import islice
+from collections.abc import Collection, Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
+from backend.contract.entities import JournalRecord
+from backend.contract.plans import Plan
 from backend.contract.states import HostState
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, ReplicaId, UnixMs
 from backend.control.drift_hosts import JournalBreak, derive_host_drifts, is_suspect
 from backend.control.drift_lens import Header
 from backend.control.drifts import in_order, since_when, with_acknowledgements
 from backend.control.holdings import Holdings
-from backend.control.opening import Opening
+from backend.control.opening import Opening, holding_back
 from backend.control.recovering import Recovering
 from backend.control.views import Acknowledgement, Drift, FleetState, HostView, JournalLine, ReplicaView
 
@@ -24,8 +26,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     ``index`` says what each host has of each replica, ``where`` which hosts have something of a replica, ``planned_at``
     which replicas should have a part at a host by their plan, ``suspects`` which hosts may drift by their own clock or
-    generation, ``given_up`` which generations did not recover within their grace, ``folded`` up to which seq a host's
-    records are in its entities. ``opening`` holds the first journal lines back, None once they are shown.
+    generation, ``given_up`` which generations did not recover within their grace. ``opening`` holds the first journal
+    lines back, None once they are shown.
     """
 
     state: FleetState
@@ -33,7 +35,6 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[ReplicaId, frozenset[HostId]] = {}
     planned_at: dict[HostId, frozenset[ReplicaId]] = {}
     suspects: frozenset[HostId] = frozenset()
-    folded: dict[HostId, int] = {}
     silent_since: dict[HostId, float] = {}
     recovering: Recovering = {}
     given_up: dict[ReplicaId, LoadGeneration] = {}
@@ -80,7 +81,12 @@ def with_host(fleet: Fleet, host: HostView) -> Fleet:
     """The fleet with this view of a host; the same object when it is no other."""
     if host == fleet.state.hosts[host.host]:
         return fleet
-    return with_state(fleet, hosts={**fleet.state.hosts, host.host: host})
+    return with_hosts(fleet, {host.host: host})
+
+
+def with_hosts(fleet: Fleet, hosts: Mapping[HostId, HostView]) -> Fleet:
+    """The fleet with these views of its hosts."""
+    return with_state(fleet, hosts={**fleet.state.hosts, **hosts})
 
 
 def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> Fleet:
@@ -88,45 +94,40 @@ def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> F
     if not views:
         return fleet
     before = fleet.state.replicas
-    replicas = dict(before)
-    for name, view in views.items():
-        if view is None:
-            replicas.pop(name, None)
-        elif name in before:
-            replicas[name] = view
-        else:
-            replicas = _inserted(replicas, name, view)
-    planned_at = fleet.planned_at
-    for name, view in views.items():
-        planned_at = _planned(planned_at, name, before.get(name), view)
+    replicas = {**before, **{name: view for name, view in views.items() if view is not None}}
+    for name in views.keys() & before.keys():
+        if views[name] is None:
+            del replicas[name]
+    if views.keys() - before.keys():
+        replicas = dict(sorted(replicas.items(), key=itemgetter(0)))
+    planned_at = _planned(fleet.planned_at, before, views)
     return msgspec.structs.replace(with_state(fleet, replicas=replicas), planned_at=planned_at)
 
 
-def _inserted(
-    replicas: dict[ReplicaId, ReplicaView], name: ReplicaId, view: ReplicaView
-) -> dict[ReplicaId, ReplicaView]:
-    """The replicas with one more, in the order of their names; a thousand may come one after the other."""
-    rest = iter(replicas.items())
-    more = dict(islice(rest, bisect(list(replicas), name)))
-    more[name] = view
-    more.update(rest)
-    return more
-
-
 def _planned(
-    planned_at: dict[HostId, frozenset[ReplicaId]], name: ReplicaId, before: ReplicaView | None, now: ReplicaView | None
+    planned_at: dict[HostId, frozenset[ReplicaId]],
+    before: Mapping[ReplicaId, ReplicaView],
+    now: Mapping[ReplicaId, ReplicaView | None],
 ) -> dict[HostId, frozenset[ReplicaId]]:
-    """At which hosts a replica should have a part, by its plan."""
-    old = set(before.plan.hosts) if before is not None and before.plan is not None else set()
-    new = set(now.plan.hosts) if now is not None and now.plan is not None else set()
-    if old == new:
-        return planned_at
-    changed = {host: planned_at.get(host, frozenset()) for host in old | new}
-    after = {**planned_at, **{host: here | {name} if host in new else here - {name} for host, here in changed.items()}}
-    for host in old - new:
-        if not after[host]:
+    """At which hosts a replica should have a part, by its plan, when these have become what they are now."""
+    moved: dict[HostId, frozenset[ReplicaId]] = {}
+    for name, view in now.items():
+        old, new = _plan_of(before.get(name)), _plan_of(view)
+        if old is new:
+            continue
+        gone, here = set(old.hosts if old else ()), set(new.hosts if new else ())
+        for host in gone ^ here:
+            names = moved.get(host, planned_at.get(host, frozenset()))
+            moved[host] = names | {name} if host in here else names - {name}
+    after = {**planned_at, **moved} if moved else planned_at
+    for host, names in moved.items():
+        if not names:
             del after[host]
     return after
+
+
+def _plan_of(view: ReplicaView | None) -> Plan | None:
+    return view.plan if view is not None else None
 
 
 def with_drifts(fleet: Fleet, found: dict[ReplicaId, tuple[Drift, ...]], unix_ms: UnixMs) -> Fleet:
@@ -137,20 +138,22 @@ def with_drifts(fleet: Fleet, found: dict[ReplicaId, tuple[Drift, ...]], unix_ms
     return gather_drifts(msgspec.structs.replace(fleet, drifts=drifts), unix_ms)
 
 
-def compare_hosts(fleet: Fleet, host: HostId, broken: JournalBreak | None, unix_ms: UnixMs) -> Fleet:
-    """A host has reported: keep the break of its journal if there is one, and compare it with the others again.
+def compare_hosts(
+    fleet: Fleet, reported: Collection[HostId], broken: dict[HostId, JournalBreak], unix_ms: UnixMs
+) -> Fleet:
+    """Hosts have reported: keep the breaks of their journals, and compare them with the others again.
 
     Where fewer than half of the live hosts are suspect the others agree with this clock, and need not be looked at.
     """
-    if broken is not None:
-        fleet = msgspec.structs.replace(fleet, breaks={**fleet.breaks, host: broken})
+    if broken:
+        fleet = msgspec.structs.replace(fleet, breaks={**fleet.breaks, **broken})
     hosts = fleet.state.hosts
-    suspects = fleet.suspects - {host} | ({host} if is_suspect(hosts[host], unix_ms) else set())
+    suspects = fleet.suspects.difference(reported).union(name for name in reported if is_suspect(hosts[name], unix_ms))
     if suspects != fleet.suspects:
         fleet = msgspec.structs.replace(fleet, suspects=suspects)
     if not suspects and not fleet.breaks and not fleet.host_drifts:
         return fleet
-    live = len(fleet.folded) - len(fleet.silent_since.keys() & fleet.folded.keys())
+    live = sum(view.state is HostState.LIVE for view in hosts.values())
     looked_at = {name: hosts[name] for name in sorted(suspects)} if 2 * len(suspects) < live else hosts
     found = derive_host_drifts(looked_at, fleet.breaks, unix_ms, majority_agrees=looked_at is not hosts)
     found = since_when(found, fleet.host_drifts, unix_ms)
@@ -165,3 +168,20 @@ def gather_drifts(fleet: Fleet, unix_ms: UnixMs) -> Fleet:
     told = in_order(with_acknowledgements(every, fleet.acknowledged, unix_ms))
     together = tuple(sorted(told, key=lambda drift: not drift.is_open))
     return fleet if together == fleet.state.drifts else with_state(fleet, drifts=together)
+
+
+# --- the journal lines to show -------------------------------------------------------------------------------------
+
+
+def show(fleet: Fleet, host: HostId, records: tuple[JournalRecord, ...]) -> Folded:
+    """These records of a host as lines of the journal, now or when the opening is over."""
+    if fleet.opening is not None:
+        return msgspec.structs.replace(fleet, opening=holding_back(fleet.opening, host, records)), ()
+    return show_each(fleet, tuple((host, record) for record in records))
+
+
+def show_each(fleet: Fleet, entries: tuple[tuple[HostId, JournalRecord], ...]) -> Folded:
+    """Each of these as the next line of the journal."""
+    head = fleet.state.journal_head
+    lines = tuple(JournalLine(head + n, host, record) for n, (host, record) in enumerate(entries, start=1))
+    return (with_state(fleet, journal_head=head + len(lines)) if lines else fleet), lines

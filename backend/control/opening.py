@@ -16,7 +16,8 @@ from backend.control.views import HostView
 
 OPENING_SECONDS = 1.0
 _SILENT = (HostState.UNREACHABLE, HostState.LOST, HostState.REFUSED)
-Held = tuple[tuple[HostId, JournalRecord], ...]
+Held = tuple[tuple[HostId, tuple[JournalRecord, ...]], ...]
+"""What each batch of a host told, as it came."""
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -36,18 +37,16 @@ def begun(opening: Opening, at: float) -> Opening:
     return opening if opening.began_at is not None else msgspec.structs.replace(opening, began_at=at)
 
 
-def expecting(opening: Opening, host: HostId, seq: int) -> Opening:
-    """A host has reported as of ``seq``: its past ends there."""
-    return msgspec.structs.replace(opening, due={**opening.due, host: seq})
+def expecting(opening: Opening, due: Mapping[HostId, int]) -> Opening:
+    """Hosts have reported, each as of a seq: its past ends there."""
+    return msgspec.structs.replace(opening, due={**opening.due, **due})
 
 
 def holding_back(opening: Opening, host: HostId, records: tuple[JournalRecord, ...]) -> Opening:
     """The opening with these records held back too."""
     last = max((record.seq for record in records), default=0)
     reached = {**opening.reached, host: max(last, opening.reached.get(host, 0))}
-    return msgspec.structs.replace(
-        opening, held=(*opening.held, *((host, record) for record in records)), reached=reached
-    )
+    return msgspec.structs.replace(opening, held=(*opening.held, (host, records)), reached=reached)
 
 
 def is_over(opening: Opening, hosts: Mapping[HostId, HostView], at: float) -> bool:
@@ -63,11 +62,12 @@ def is_over(opening: Opening, hosts: Mapping[HostId, HostView], at: float) -> bo
     )
 
 
-def in_time_order(held: Held) -> Held:
+def in_time_order(held: Held) -> tuple[tuple[HostId, JournalRecord], ...]:
     """The records by wall clock over all hosts; those of one host stay in their own order."""
     latest: dict[HostId, int] = {}
     keyed = []
-    for host, record in held:
-        latest[host] = max(latest.get(host, 0), record.at_unix_ms)
-        keyed.append((latest[host], host, record))
+    for host, records in held:
+        for record in records:
+            latest[host] = max(latest.get(host, 0), record.at_unix_ms)
+            keyed.append((latest[host], host, record))
     return tuple((host, record) for _, host, record in sorted(keyed, key=lambda entry: entry[0]))

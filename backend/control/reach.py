@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from backend.contract.states import HostState
 from backend.contract.words import HostId, UnixMs
 from backend.control.contexts import Context
-from backend.control.fleet import empty_fleet, fold_event
+from backend.control.fleet import Folded, empty_fleet, fold_event, fold_reports
 from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
 from backend.control.link import Link
 from backend.control.link_ends import LinkSettings
+from backend.control.link_events import LinkUp
 from backend.control.views import FleetState, JournalLine
 
 TICK_SECONDS = 1.0
@@ -23,6 +24,9 @@ SETTLED = (HostState.LIVE, HostState.UNREACHABLE, HostState.LOST, HostState.REFU
 
 class Reach:
     """Keeps links up and the state folded until ``run`` is cancelled. Everything happens in the loop's thread.
+
+    Reports that come in one turn of the loop are folded together, before anything that comes later: a console that
+    starts hears a whole fleet at once.
 
     ``show`` gets the journal lines of each event, ``ticked`` is called once a second.
     ``told`` gets every event before it is folded, ``tap`` the frames that events of the links came of.
@@ -48,6 +52,8 @@ class Reach:
         self._show = show
         self._ticked = ticked
         self._told = told
+        self._reports: dict[HostId, LinkUp] = {}
+        self._reported = asyncio.Event()
         self._changed = asyncio.Event()
         self.links = {
             host: Link(
@@ -74,14 +80,36 @@ class Reach:
         async with asyncio.TaskGroup() as group:
             for link in self.links.values():
                 group.create_task(link.run())
+            group.create_task(self._fold_each_turn())
             group.create_task(self._tick())
 
     def apply(self, event: AnyFleetEvent) -> None:
-        """Fold one event and wake everybody who waits for a change."""
+        """Fold one event and wake everybody who waits for a change; a report at the end of this turn of the loop."""
         if self._told is not None:
             self._told(event)
+        if isinstance(event, LinkUp):
+            if event.host in self._reports:
+                self._fold_reports()
+            self._reports[event.host] = event
+            self._reported.set()
+            return
+        self._fold_reports()
+        self._take(fold_event(self._fleet, event))
+
+    async def _fold_each_turn(self) -> None:
+        while True:
+            await self._reported.wait()
+            self._fold_reports()
+
+    def _fold_reports(self) -> None:
+        self._reported.clear()
+        if self._reports:
+            reports, self._reports = tuple(self._reports.values()), {}
+            self._take(fold_reports(self._fleet, reports))
+
+    def _take(self, folded: Folded) -> None:
         before = self._fleet
-        self._fleet, lines = fold_event(before, event)
+        self._fleet, lines = folded
         if lines and self._show is not None:
             self._show(lines)
         if self._fleet.state is not before.state:

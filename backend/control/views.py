@@ -21,7 +21,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     """One host as its link knows it. ``heard_at`` and ``reported_at`` are monotonic seconds of this process, 0 = never.
 
     ``words`` says why it is not live and when the next try is; ``clock_offset_ms`` is the agent's clock minus ours.
-    What a silent host last said is kept.
+    What a silent host last said is kept: ``entities`` are as of the record ``entities_seq`` of its journal, whose last
+    one is ``head_seq``.
     """
 
     host: HostId
@@ -32,6 +33,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: str = ""
     journal_id: str = ""
     head_seq: int = 0
+    entities_seq: int = 0
     revision: int = 0
     clock_offset_ms: int | None = None
     round_trip_ms: float | None = None

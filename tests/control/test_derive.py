@@ -315,6 +315,13 @@ def test_r15_a_silent_host_is_lost_only_when_its_lease_is_over() -> None:
     assert replica_of(WHOLE[1], fleet=still).state is ReplicaState.READY
 
 
+def test_r15_a_second_silence_has_a_lease_of_its_own() -> None:
+    fleet = folded(*WHOLE, silent(B, at=5.0), up(report_of(B, entities_of(a_shard(2))), at=60.0), silent(B, at=90.0))
+    before = folded(Ticked(at=179.9, unix_ms=UnixMs(9)), fleet=fleet)
+    assert before.state.hosts[B].state is HostState.UNREACHABLE
+    assert folded(Ticked(at=180.1, unix_ms=UnixMs(9)), fleet=before).state.hosts[B].state is HostState.LOST
+
+
 def test_r15_what_ended_before_the_silence_stays_ended() -> None:
     failed = entities_of(a_shard(2, "failed", exit=killed()), plan=a_plan())
     view = replica_of(WHOLE[0], up(report_of(B, failed)), silent(B))
@@ -332,6 +339,13 @@ def test_r16_after_this_machine_slept_every_lease_begins_anew() -> None:
     slept = Slept(at=100.0, unix_ms=UnixMs(9), seconds=3600.0)
     fleet = folded(*WHOLE, silent(B, at=5.0), slept, Ticked(at=180.0, unix_ms=UnixMs(9)))
     assert fleet.state.hosts[B].state is HostState.UNREACHABLE
+
+
+def test_a_report_that_says_nothing_else_brings_new_measurements() -> None:
+    seen = Measurement(node_id=NodeId("tiny-1/0"), observed_unix_ms=UnixMs(5), in_flight=3)
+    at_a = entities_of(a_leader(), a_shard(1), plan=a_plan())
+    again = replica_of(up(report_of(A, at_a, measurements=(seen,)), at=7.0), fleet=folded(*WHOLE))
+    assert (again.state, again.in_flight, again.measured_at) == (ReplicaState.READY, 3, 7.0)
 
 
 # --- operations, drains, bounds, drifts ---------------------------------------------------------------------------

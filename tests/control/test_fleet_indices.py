@@ -1,16 +1,17 @@
-"""What the fold keeps so that no event looks at the whole fleet says the same as a look at the whole fleet."""
+"""No event looks at the whole fleet, and reports are folded many at once: what comes of it is the same as without."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, NodeId, ReplicaId, UnixMs
 from backend.control.drift_hosts import AHEAD_MS, derive_host_drifts
-from backend.control.fleet import Fleet, empty_fleet, fold_event
+from backend.control.fleet import Fleet, empty_fleet, fold_event, fold_reports
 from backend.control.fleet_events import AnyFleetEvent
-from backend.control.link_events import LinkDown, RecordsHeard
+from backend.control.link_events import LinkDown, LinkUp, RecordsHeard
 from tests.control.factories import GENERATION, a_plan, a_record, a_shard, entities_of, report_of, up
 
 HOSTS = tuple(HostId(f"host-{letter}") for letter in "abcde")
@@ -73,3 +74,45 @@ def test_a_generation_from_the_future_in_a_record_is_a_drift_at_once() -> None:
     heard = RecordsHeard(host=HOSTS[0], at=2.0, unix_ms=UnixMs(GENERATION), records=(a_record(11, shard),))
     fleet, _ = fold_event(fleet, heard)
     assert [drift.what for drift in fleet.host_drifts] == ["highest generation"]
+
+
+@given(told=events(), cuts=st.lists(st.integers(1, 5)))
+@settings(max_examples=200, deadline=None)
+def test_reports_folded_together_leave_the_fleet_that_they_leave_one_after_the_other(
+    told: list[AnyFleetEvent], cuts: list[int]
+) -> None:
+    together = folded([])
+    for batch in batches(told, cuts):
+        if isinstance(batch[0], LinkUp):
+            together, _ = fold_reports(together, [event for event in batch if isinstance(event, LinkUp)])
+        else:
+            together, _ = fold_event(together, batch[0])
+    apart = folded(told)
+    assert together.state == apart.state
+    assert [list(together.state.hosts), list(together.state.replicas)] == [
+        list(apart.state.hosts),
+        list(apart.state.replicas),
+    ]
+    assert together == msgspec.structs.replace(apart, opening=together.opening)
+
+
+def batches(told: list[AnyFleetEvent], sizes: list[int]) -> list[list[AnyFleetEvent]]:
+    """The events in their order, reports of different hosts in batches of at most these sizes in turn."""
+    found: list[list[AnyFleetEvent]] = []
+    room = 0
+    for event in told:
+        is_report = isinstance(event, LinkUp)
+        hosts = {other.host for other in found[-1] if isinstance(other, LinkUp)} if found else set()
+        if isinstance(event, LinkUp) and room > 0 and hosts and event.host not in hosts:
+            found[-1].append(event)
+            room -= 1
+            continue
+        found.append([event])
+        room = sizes[len(found) % len(sizes)] - 1 if sizes and is_report else 0
+    return found
+
+
+def test_a_host_has_one_report_among_those_that_are_folded_together() -> None:
+    twice = [up(report_of(HOSTS[0], seq=1)), up(report_of(HOSTS[0], seq=2))]
+    with pytest.raises(ValueError, match="2 reports of 1 hosts"):
+        fold_reports(folded([]), twice)
