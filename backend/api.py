@@ -21,6 +21,7 @@ from backend.contract.entities import (
 )
 from backend.contract.findings import Finding
 from backend.contract.models import ModelFacts
+from backend.contract.naming import by_number, few_of, no_such, said_by
 from backend.contract.p4.documents import DocumentKind as P4Kind
 from backend.contract.p4.documents import parse_document as p4_parse
 from backend.contract.p4.documents import read_document as p4_read
@@ -295,8 +296,10 @@ __all__ = [
     "TestRequest",
     "UncordonRequest",
     "UnixMs",
+    "by_number",
     "catalog_on_paper",
     "classify",
+    "few_of",
     "foreign_of",
     "guards_on_paper",
     "holds_in",
@@ -305,6 +308,7 @@ __all__ = [
     "keeper_of",
     "load_context",
     "load_contexts",
+    "no_such",
     "node_id",
     "p4_bound",
     "p4_parse",
@@ -320,6 +324,7 @@ __all__ = [
     "rehearse_file",
     "reported_bound",
     "run_operation",
+    "said_by",
     "shard_state",
     "short_digest",
     "who_asks",

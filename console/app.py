@@ -195,8 +195,9 @@ class ConsoleApp(App[None], inherit_bindings=False):
     # --- the one dispatch point -----------------------------------------------------------------------------
 
     async def on_event(self, event: Event) -> None:
-        """A dangerous dialog that has just opened takes no key: it was meant for what was there before."""
-        if isinstance(event, Key | Paste) and isinstance(self.screen, Dialog) and self.screen.is_deaf:
+        """A dangerous dialog that has just opened takes no key but esc: it was meant for what was there before."""
+        is_typed = isinstance(event, Paste) or (isinstance(event, Key) and event.key != "escape")
+        if is_typed and isinstance(self.screen, Dialog) and self.screen.is_deaf:
             return
         await super().on_event(event)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import os
 import sys
@@ -14,13 +15,16 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from console.commands.exits import BUG, DONE, INTERRUPTED, REFUSED, UNKNOWN, CommandFailed
 from console.commands.settings import Settings, choose_home
 from console.version import VERSION
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _COMMANDS = {
     "adopt": "console.commands.adopt:adopt",
@@ -137,6 +141,7 @@ def cli(
 def main() -> None:
     """Run the command line and exit with its code."""
     _open_closed_streams()
+    _watch_output()
     code = run(sys.argv[1:])
     if "textual" in sys.modules:
         sys.exit(code)
@@ -169,9 +174,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _discard_output()  # whoever read this output has seen enough
         return INTERRUPTED
-    except OSError as error:
-        if not _is_output_lost():
-            return _tell(as_json, _bug(error))
+    except _OutputLost as error:
         _discard_output(sys.stdout)
         return _tell(False, _unwritable(error))
     except Exception as error:  # noqa: BLE001  # the last resort: a bug is reported, never shown as a traceback
@@ -191,15 +194,6 @@ def _tell(as_json: bool, error: CommandFailed) -> int:
     except OSError:
         _discard_output()  # nobody can be told; the exit code still says it
     return error.exit_code
-
-
-def _is_output_lost() -> bool:
-    """Whether standard output cannot be written: what failed stays in its buffer and fails again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
 
 
 def _discard_output(*streams: TextIO) -> None:
@@ -227,6 +221,33 @@ def _open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115  they last as long as the process
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+class _OutputLost(OSError):
+    """Standard output cannot be written, as on a full disk."""
+
+
+class _Output(io.FileIO):
+    """Standard output, its failures told apart from those of every other file."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _OutputLost(error.errno, error.strerror) from error
+
+
+def _watch_output() -> None:
+    """From here on a write to standard output that fails raises _OutputLost, whoever asked for it."""
+    out = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output(out.fileno(), "w", closefd=False)),
+        encoding=out.encoding,
+        errors=out.errors,
+        line_buffering=out.isatty(),
+    )
 
 
 def _plain(value: Any) -> Any:

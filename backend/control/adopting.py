@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.contract.naming import few_of, said_by
 from backend.contract.words import counted
 from backend.control.adoption_document import AdoptionDocument, Stoppable, adoption_digest, what_moved
 from backend.control.cannot_answer import CannotAnswer
@@ -35,11 +36,10 @@ def chosen_shards(request: StartAdopt, now: AdoptionDocument) -> tuple[Stoppable
     if not chosen:
         raise CannotAnswer(DONE, "nothing to do: the document names nothing to stop")
     if now.silent and not request.despite_silence:
-        silent = "; ".join(f"{host} is {words}" for host, words in now.silent.items())
         raise CannotAnswer(
             UNREACHABLE,
-            f"{now.heard_words}, so that nobody knows what stands there; nothing was stopped. {silent}. Bring it back, "
-            "or stop them despite the silence.",
+            f"{now.heard_words}, so that nobody knows what stands there; nothing was stopped. {said_by(now.silent)}. "
+            "Bring it back, or stop them despite the silence.",
         )
     return chosen
 
@@ -59,7 +59,7 @@ def _only(request: StartAdopt, now: AdoptionDocument) -> Stoppable:
     """The one shard that was chosen, which must be the same and still unwanted."""
     named = next((each for each in request.document.stoppable if each.id == request.only), None)
     if named is None:
-        known = ", ".join(each.id for each in request.document.stoppable) or "none"
+        known = few_of([each.id for each in request.document.stoppable])
         raise CannotAnswer(REFUSED, f"the document names no shard {request.only!r} to stop; it names: {known}")
     found = next((each for each in now.stoppable if each.id == request.only), None)
     if found is None:

@@ -68,7 +68,7 @@ def classify(state: FleetState, now_unix_ms: int = 0) -> AdoptionDocument:
     decisions += [_hold_decision(each) for each in held]
     silent = {
         host: f"{view.state.value}: {view.words}" if view.words else view.state.value
-        for host, view in sorted(state.hosts.items())
+        for host, view in state.hosts.items()
         if view.state is not HostState.LIVE
     }
     document = AdoptionDocument(
@@ -108,7 +108,7 @@ def _stand(state: FleetState) -> _Ground:
     )
     shards = tuple(
         (view, shard)
-        for _, view in sorted(state.hosts.items())
+        for view in state.hosts.values()
         for _, shard in sorted(view.entities.shards.items())
         if shard.state not in ENDED
     )
@@ -235,7 +235,7 @@ def _stoppable(kind: str, host: HostView, shard: Shard, state: FleetState) -> St
 
 
 def _held(state: FleetState) -> Iterator[HeldBack]:
-    for name, view in sorted(state.hosts.items()):
+    for name, view in state.hosts.items():
         for _, hold in sorted(view.entities.holds.items()):
             yield HeldBack(
                 host=name,
@@ -273,7 +273,7 @@ def _orphans(state: FleetState) -> Iterator[Lost]:
 
 def _ghosts(state: FleetState) -> Iterator[Lost]:
     """Load records whose host has no shard, no reservation and no open command of them."""
-    for name, view in sorted(state.hosts.items()):
+    for name, view in state.hosts.items():
         entities = view.entities
         slots = {operation.subject for operation in entities.operations.values() if operation.result is None}
         for op_id, load in sorted(entities.loads.items()):
@@ -293,7 +293,7 @@ def _foreign(state: FleetState) -> Iterator[ForeignFound]:
         for shard in view.entities.shards.values()
         if shard.identity is not None
     }
-    for name, view in sorted(state.hosts.items()):
+    for name, view in state.hosts.items():
         for each in view.facts.foreign if view.facts is not None else ():
             process = (view.facts.boot_id if view.facts is not None else "", each.pid)
             if process in seen:

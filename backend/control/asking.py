@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.contract.commands import Command
 from backend.contract.entities import Result
+from backend.contract.naming import no_such
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId
 from backend.control.cannot_answer import CannotAnswer
@@ -31,8 +32,7 @@ class Asking:
         """The replica of that name. Raises CannotAnswer with the names there are."""
         replicas = self._reach.state.replicas
         if replica not in replicas:
-            known = ", ".join(replicas) or "none"
-            raise CannotAnswer(REFUSED, f"there is no replica {replica!r}; known: {known}")
+            raise CannotAnswer(REFUSED, no_such("replica", replica, replicas))
         return replicas[replica]
 
     async def ask(self, host: HostId, command: Command, seconds: float) -> Result:

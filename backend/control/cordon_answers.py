@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-
 from backend.contract.commands import CordonHost, Expect, UncordonHost
+from backend.contract.naming import no_such
 from backend.contract.words import HostId, OpId
 from backend.control.asking import QUICK_SECONDS, Asking
 from backend.control.cannot_answer import CannotAnswer
@@ -32,8 +31,5 @@ async def cordon_host(asking: Asking, who: str, op_id: OpId, request: CordonRequ
 def _host(state: FleetState, name: str) -> HostView:
     view = state.hosts.get(HostId(name))
     if view is None:
-        known = sorted(state.hosts)
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f". Did you mean {near[0]}?" if near else ""
-        raise CannotAnswer(REFUSED, f"there is no host {name!r}; known: {', '.join(known) or 'none'}{guess}")
+        raise CannotAnswer(REFUSED, no_such("host", name, state.hosts))
     return view

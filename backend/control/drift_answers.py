@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from backend.contract.models import ModelFacts
+from backend.contract.naming import no_such
 from backend.contract.words import HostId, UnixMs
 from backend.control.acknowledgements import AcknowledgementsUnreadable, acknowledge, withdraw
 from backend.control.cannot_answer import CannotAnswer
@@ -57,8 +58,7 @@ async def reopen_drift(context: Context, state: FleetState, request: ReopenDrift
 def _drift(state: FleetState, drift_id: str) -> Drift:
     found = next((drift for drift in state.drifts if drift.id == drift_id), None)
     if found is None:
-        known = ", ".join(drift.id for drift in state.drifts) or "none"
-        raise CannotAnswer(REFUSED, f"there is no drift {drift_id!r}; there is: {known}")
+        raise CannotAnswer(REFUSED, no_such("drift", drift_id, (drift.id for drift in state.drifts)))
     return found
 
 

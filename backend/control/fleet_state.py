@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from backend.contract.entities import JournalRecord
+from backend.contract.naming import by_number
 from backend.contract.plans import Plan
 from backend.contract.states import HostState
 from backend.contract.words import AgentAddress, HostId, LoadGeneration, ReplicaId, UnixMs
@@ -53,7 +53,7 @@ def empty_fleet(context: str, label: str, hosts: dict[HostId, AgentAddress], *, 
     """A fleet of which nothing has been heard."""
     views = {
         host: HostView(host=host, address=hosts[host], state=HostState.CONNECTING, words="connecting")
-        for host in sorted(hosts)
+        for host in sorted(hosts, key=by_number)
     }
     state = FleetState(
         context=context,
@@ -90,7 +90,7 @@ def with_hosts(fleet: Fleet, hosts: Mapping[HostId, HostView]) -> Fleet:
 
 
 def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> Fleet:
-    """The fleet with these replicas as they are now, None for one that is gone, still in the order of their names."""
+    """The fleet with these replicas as they are now, None for one that is gone, still in their order."""
     if not views:
         return fleet
     before = fleet.state.replicas
@@ -99,7 +99,7 @@ def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> F
         if views[name] is None:
             del replicas[name]
     if views.keys() - before.keys():
-        replicas = dict(sorted(replicas.items(), key=itemgetter(0)))
+        replicas = {name: replicas[name] for name in sorted(replicas, key=by_number)}
     planned_at = _planned(fleet.planned_at, before, views)
     return msgspec.structs.replace(with_state(fleet, replicas=replicas), planned_at=planned_at)
 
@@ -164,7 +164,10 @@ def compare_hosts(
 
 def gather_drifts(fleet: Fleet, unix_ms: UnixMs) -> Fleet:
     """All drifts in the state: open ones first, alarms before warnings; the same object when nothing changed."""
-    every = (*fleet.host_drifts, *(drift for name in sorted(fleet.drifts) for drift in fleet.drifts[name]))
+    every = (
+        *fleet.host_drifts,
+        *(drift for name in sorted(fleet.drifts, key=by_number) for drift in fleet.drifts[name]),
+    )
     told = in_order(with_acknowledgements(every, fleet.acknowledged, unix_ms))
     together = tuple(sorted(told, key=lambda drift: not drift.is_open))
     return fleet if together == fleet.state.drifts else with_state(fleet, drifts=together)

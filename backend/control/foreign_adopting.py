@@ -8,6 +8,7 @@ import time
 import msgspec
 
 from backend.contract.commands import AdoptForeign
+from backend.contract.naming import no_such
 from backend.contract.plans import plan_digest
 from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState
@@ -84,7 +85,7 @@ async def adopt_foreign(asking: Asking, who: str, op_id: OpId, request: AdoptFor
         refusals = [finding.words for finding in plan.findings if finding.is_refusal]
         raise CannotAnswer(REFUSED, "\n".join(refusals))
     if request.host not in state.hosts:
-        raise CannotAnswer(REFUSED, _no_host(state, request.host))
+        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
     _refuse_known(state, request.host, process)
     command = AdoptForeign(
         op_id=op_id,
@@ -106,7 +107,7 @@ def find_foreign(state: FleetState, request: PlanForeign) -> ForeignProcess:
     """The process that is named. Raises CannotAnswer saying what there is."""
     view = state.hosts.get(request.host)
     if view is None:
-        raise CannotAnswer(REFUSED, _no_host(state, request.host))
+        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
     if view.state is not HostState.LIVE or view.facts is None:
         raise CannotAnswer(UNREACHABLE, f"{request.host} is {view.state.value}: {view.words}")
     found = next((each for each in view.facts.foreign if each.pid == request.pid), None)
@@ -138,7 +139,3 @@ def _known(view: HostView) -> str:
     found = view.facts.foreign if view.facts is not None else ()
     listed = ", ".join(f"{each.pid} ({each.program})" for each in found)
     return f"it has {listed}" if listed else "it has none"
-
-
-def _no_host(state: FleetState, host: str) -> str:
-    return f"there is no host {host!r}; known: {', '.join(sorted(state.hosts)) or 'none'}"

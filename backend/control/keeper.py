@@ -116,7 +116,7 @@ class _Seen:
 
     def of_model(self, model: ModelView) -> list[ReplicaView]:
         names = (model.name, *model.aliases)
-        return [view for _, view in sorted(self.state.replicas.items()) if view.model in names]
+        return [view for view in self.state.replicas.values() if view.model in names]
 
     def is_held(self, replica: ReplicaId) -> bool:
         return operator_hold_key("replica", replica) in self.holds

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from backend.contract.commands import ClaimKeeper, Command, EndOperatorHold, ResignKeeper, SetOperatorHold
 from backend.contract.entities import KeeperLease
+from backend.contract.naming import no_such, said_by
 from backend.contract.states import HostState
 from backend.contract.words import HostId, NodeGeneration, OpId
 from backend.control.cannot_answer import CannotAnswer
@@ -53,8 +54,7 @@ def subject_of(state: FleetState, name: str) -> tuple[Scope, str]:
     prefix, _, number = name.rpartition("-")
     if number.isdigit() and (model := find_model(state.models, prefix)):
         return "replica", f"{model.name}-{number}"
-    known = ", ".join([*sorted(state.replicas), *sorted(state.models)]) or "none"
-    raise CannotAnswer(REFUSED, f"there is no replica and no model {name!r}; known: {known}")
+    raise CannotAnswer(REFUSED, no_such("replica and no model", name, (*state.replicas, *state.models)))
 
 
 def _held(state: FleetState) -> list[tuple[Scope, str]]:
@@ -103,9 +103,11 @@ async def resume_subject(ask: Ask, state: FleetState, who: str, op_id: OpId, req
             ),
         )
     if trouble:
-        lines = "; ".join(f"{host}: {words}" for host, words in trouble.items())
-        words = f"{request.subject} is released but for {lines}. What it holds there is obeyed until it is released"
-        raise CannotAnswer(UNREACHABLE, f"{words}: resume it again when it is back.")
+        raise CannotAnswer(
+            UNREACHABLE,
+            f"{request.subject} is released but for {said_by(trouble)}. What it holds there is obeyed until it is "
+            "released: resume it again when it is back.",
+        )
     return f"nothing holds {request.subject} any more"
 
 

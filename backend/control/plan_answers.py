@@ -9,6 +9,7 @@ import msgspec
 
 from backend.contract.commands import InspectModel
 from backend.contract.models import ModelFacts
+from backend.contract.naming import said_by
 from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
@@ -45,7 +46,7 @@ class PlanAnswers:
         await self._reach.until(is_settled, SETTLE_SECONDS)
         fleet = fleet_facts(self._reach.state)
         if not fleet.reports:
-            silent = "; ".join(f"{host}: {words}" for host, words in fleet.unreachable)
+            silent = said_by(dict(fleet.unreachable))
             raise CannotAnswer(UNREACHABLE, f"no agent answers, so nothing can be planned. {silent}")
         try:
             catalog = await asyncio.to_thread(self._catalog.current)
@@ -105,7 +106,7 @@ class PlanAnswers:
         self, op_id: OpId, hosts: tuple[HostId, ...], path: str
     ) -> tuple[ModelFacts | None, HostId | None, str]:
         """The model's header from the first host that can read it; else why none could."""
-        reasons: list[str] = []
+        reasons: dict[str, str] = {}
         for host in hosts:
             try:
                 result = await self._asking.ask(
@@ -115,20 +116,22 @@ class PlanAnswers:
                 self._reach.apply(header_read(host, path, facts, _unix_ms()))
                 return facts, host, ""
             except CannotAnswer as error:
-                reasons.append(str(error) if str(error).startswith(host) else f"{host}: {error}")
+                reasons[host] = str(error).removeprefix(host).lstrip(": ")
             except msgspec.ValidationError as error:
-                reasons.append(f"{host}: its answer cannot be read: {error}")
-        return None, None, "; ".join(reasons) or "no live host was named to read it from"
+                reasons[host] = f"its answer cannot be read: {error}"
+        return None, None, said_by(reasons) or "no live host was named to read it from"
 
     async def check_models(self, op_id: OpId) -> str:
         """Read the model file of every running replica again where its leader read it; returns what was read."""
         wanted = model_files(self._reach.state)
         found = await asyncio.gather(*(self.inspect(OpId(f"{op_id}-{n}"), (h,), p) for n, (h, p) in enumerate(wanted)))
-        failed = [words for facts, _, words in found if facts is None]
+        failed = {
+            f"{host}:{path}": words.removeprefix(f"{host}: ")
+            for (host, path), (facts, _, words) in zip(wanted, found, strict=True)
+            if facts is None
+        }
         if failed:
-            raise CannotAnswer(
-                UNKNOWN, f"{len(failed)} of {len(wanted)} model files were not read: {'; '.join(failed)}"
-            )
+            raise CannotAnswer(UNKNOWN, f"{len(failed)} of {len(wanted)} model files were not read: {said_by(failed)}")
         return f"{len(wanted)} model files were read"
 
 

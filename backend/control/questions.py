@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.commands import ChangeDrain, ReadLog, TestReplica
+from backend.contract.naming import no_such
 from backend.contract.words import HostId, NodeId, OpId, ReplicaId
 from backend.control.asking import QUICK_SECONDS, Asking
 from backend.control.cannot_answer import CannotAnswer
@@ -70,8 +71,7 @@ async def ask_journal(asking: Asking, who: str, op_id: OpId, request: AskJournal
     """What a host says of its journal, or its fork."""
     host = HostId(request.host)
     if host not in asking.state.hosts:
-        known = ", ".join(sorted(asking.state.hosts)) or "none"
-        raise CannotAnswer(REFUSED, f"there is no host {request.host!r}; known: {known}")
+        raise CannotAnswer(REFUSED, no_such("host", request.host, asking.state.hosts))
     command, seconds = journal_question(op_id, request, who)
     result = await asking.ask(host, command, seconds)
     words = str(result.value.get("words", ""))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from backend.contract.commands import LookAtResident
+from backend.contract.naming import no_such
 from backend.contract.residents import ResidentLook
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
@@ -86,7 +87,7 @@ class Recoveries:
         return targets, {
             "recovery": msgspec.to_builtins(plan),
             "digest": plan.digest,
-            "hosts": sorted(view.host for view in state.hosts.values() if view.state is HostState.LIVE),
+            "hosts": [view.host for view in state.hosts.values() if view.state is HostState.LIVE],
             "move_journal": request.move_journal,
             "why": request.why,
             "person_seconds": request.person_seconds,
@@ -120,8 +121,7 @@ class Recoveries:
         state = self._reach.state
         host = HostId(name)
         if host not in state.hosts:
-            known = ", ".join(sorted(state.hosts)) or "none"
-            raise CannotAnswer(REFUSED, f"there is no host {name!r}; known: {known}")
+            raise CannotAnswer(REFUSED, no_such("host", name, state.hosts))
         if state.hosts[host].state is not HostState.LIVE:
             raise CannotAnswer(UNREACHABLE, f"{host} is {state.hosts[host].state.value}: {state.hosts[host].words}")
         facts = state.hosts[host].facts

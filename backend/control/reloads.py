@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from backend.contract.findings import has_refusal
 from backend.contract.models import ModelFacts
+from backend.contract.naming import no_such
 from backend.contract.plans import Plan, plan_digest
 from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
 from backend.control.cannot_answer import CannotAnswer
@@ -175,8 +176,7 @@ def leave_of(view: ReplicaView) -> Literal["drain", "unload"]:
 def replica_of(state: FleetState, replica: ReplicaId) -> ReplicaView:
     """The replica. Raises CannotAnswer naming those that there are."""
     if replica not in state.replicas:
-        known = ", ".join(state.replicas) or "none"
-        raise CannotAnswer(REFUSED, f"there is no replica {replica!r}; known: {known}")
+        raise CannotAnswer(REFUSED, no_such("replica", replica, state.replicas))
     return state.replicas[replica]
 
 

@@ -230,6 +230,8 @@ class JournalLine(msgspec.Struct, frozen=True):
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the console shows. Compared by identity: an unchanged state is the same object.
 
+    Hosts and replicas are in the order in which people count (``by_number``).
+
     ``fault`` is what escaped from the backend's loop; ``Backend.stamp()`` says when that loop last lived. ``drifts``
     holds the acknowledged ones too; ``acknowledgement_words`` says why none can be read.
     """

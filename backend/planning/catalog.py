@@ -5,7 +5,6 @@ A model of an engine that is not known here is kept, unusable, with the reason: 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import tomllib
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.models import ModelFacts
+from backend.contract.naming import nearest
 from backend.contract.plans import Profile
 from backend.planning.engines import RULES, rules
 from backend.planning.engines.rules import NOTHING_KNOWN
@@ -334,5 +334,5 @@ def _check_aliases(name: str, models: Mapping[str, ModelEntry]) -> None:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = nearest(word, known)
+    return f" (did you mean {close!r}?)" if close else ""

@@ -87,17 +87,18 @@ def silent_hosts(state: FleetState) -> dict[str, str]:
     """The hosts that are not live, with the reason."""
     return {
         host: f"{view.state.value}: {view.words}" if view.words else view.state.value
-        for host, view in sorted(state.hosts.items())
+        for host, view in state.hosts.items()
         if view.state.value != "live"
     }
 
 
 def require_a_host(state: FleetState) -> None:
     """Raise when nothing can be asked of anybody."""
+    from backend.api import said_by
+
     silent = silent_hosts(state)
     if state.hosts and len(silent) == len(state.hosts):
-        lines = "; ".join(f"{host} is {words}" for host, words in silent.items())
-        raise CommandFailed(UNREACHABLE, f"no host of context {state.context} answers: {lines}", hosts=silent)
+        raise CommandFailed(UNREACHABLE, f"no host of context {state.context} answers: {said_by(silent)}", hosts=silent)
 
 
 def replica_of(backend: Backend, name: str) -> ReplicaView:

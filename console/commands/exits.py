@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,8 +56,7 @@ def refused(words: str, **more: Any) -> CommandFailed:
 
 def no_such(what: str, asked: str, known: Iterable[str]) -> CommandFailed:
     """The error of a name that is not there: what was asked, what exists, and the one that was probably meant."""
-    names = sorted(known)
-    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
-    there = ", ".join(names) if names else "none"
-    guess = f" Did you mean {close[0]}?" if close else ""
-    return refused(f"there is no {what} {asked!r}; there is: {there}.{guess}", asked=asked, known=names)
+    from backend import api  # only a wrong name needs it
+
+    names = list(known)
+    return refused(api.no_such(what, asked, names), asked=asked, known=names)

@@ -163,7 +163,7 @@ def _ask_each(
     with opened(settings) as backend:
         for host in hosts:
             _require_host(backend, host)
-        for host in hosts or sorted(state_of(backend).hosts):
+        for host in hosts or state_of(backend).hosts:
             answer = ask(backend, AskJournal(host=host, question=question), seconds)
             if answer.exit_code == DONE:
                 found[host] = answer.value

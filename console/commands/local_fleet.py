@@ -139,10 +139,10 @@ def _run_once(settings: Settings, fleet: LocalFleet) -> dict[str, Any]:
             say(f"{view.id} completes {fleet.prompt!r} with {completion!r}")
         state = state_of(backend)
         result = {
-            "replicas": [replica_facts(each) for _, each in sorted(state.replicas.items())],
+            "replicas": [replica_facts(each) for each in state.replicas.values()],
             "completion": completion,
             "seconds": round(seconds, 3),
-            "hosts": [host_facts(each) for _, each in sorted(state.hosts.items())],
+            "hosts": [host_facts(each) for each in state.hosts.values()],
         }
         if completion != fleet.completion:
             words = f"{view.id} completes {fleet.prompt!r} with {completion!r}; expected {fleet.completion!r}"

@@ -45,13 +45,13 @@ def ls(settings: Settings, kind: str) -> int:
 def _facts(state: FleetState, kind: str) -> list[dict[str, Any]]:
     from console.commands import facts
 
-    replicas = [view for _, view in sorted(state.replicas.items())]
+    replicas = state.replicas.values()
     if kind == "replicas":
         return [facts.replica_facts(view) for view in replicas]
     if kind == "shards":
         return [{"replica": view.id, **shard} for view in replicas for shard in facts.replica_facts(view)["shards"]]
     if kind == "hosts":
-        return [facts.host_facts(view) for _, view in sorted(state.hosts.items())]
+        return [facts.host_facts(view) for view in state.hosts.values()]
     if kind == "models":
         return [facts.model_facts(view) for _, view in sorted(state.models.items())]
     return [facts.operation_facts(view) for _, view in sorted(state.operations.items())]
@@ -89,7 +89,7 @@ def _all_shards(state: FleetState, look: Look) -> Table:
 
     rows = tuple(
         Row(shard.shard.node_id, (cell(shard.shard.node_id, "name"), *shard_cells(shard, look)[1:]))
-        for _, view in sorted(state.replicas.items())
+        for view in state.replicas.values()
         for shard in sorted(view.shards, key=lambda each: each.shard.rank)
     )
     return Table((Column("SHARD"), *COLUMNS[1:]), rows, "No shard is known.")

@@ -11,7 +11,7 @@ from console.render.words import ENDED, state_cell
 
 def replicas_on(state: FleetState, host: str) -> list[ReplicaView]:
     """The replicas with a rank on this host that has not ended."""
-    return [view for _, view in sorted(state.replicas.items()) if any(_is_there(each, host) for each in view.shards)]
+    return [view for view in state.replicas.values() if any(_is_there(each, host) for each in view.shards)]
 
 
 def replica_words(view: ReplicaView, host: str) -> str:

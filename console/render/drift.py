@@ -39,7 +39,7 @@ def title_lines(state: FleetState, look: Look, width: int) -> list[Line]:
     checked = _checked(state, look)
     room = min(width, 100) - width_of(line_text(left)) - width_of(checked) - 1
     out: list[Line] = [(*left, cell(" " * max(3, room)), cell(checked, "note"))] if checked else [left]
-    silent = [name for name, host in sorted(state.hosts.items()) if host.state.value != "live"]
+    silent = [name for name, host in state.hosts.items() if host.state.value != "live"]
     if silent:
         out += wrapped(f"Not known of {', '.join(silent)}, which does not answer.", width, 1, "state.warn")
     if state.acknowledgement_words:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, OperatorHold, ReplicaView, holds_in
+from backend.api import FleetState, OperatorHold, ReplicaView, holds_in, no_such
 from console.render.cells import Column, Line, Look, Row, Table, cell, line, wrapped
 from console.render.drain import cuts_words
 from console.render.values import clock, duration, plural
@@ -64,8 +64,7 @@ def unknown_words(state: FleetState, subject: str) -> str:
     prefix, _, number = subject.rpartition("-")
     if subject in names or (number.isdigit() and prefix in names) or replicas_of(state, subject):
         return ""
-    known = sorted({str(view.id) for view in state.replicas.values()} | {model.name for model in state.models.values()})
-    return f"there is no replica and no model {subject}; known: {', '.join(known) or 'none'}"
+    return no_such("replica and no model", subject, (*state.replicas, *state.models))
 
 
 def held_lines(state: FleetState, subject: str, look: Look, width: int) -> list[Line]:

@@ -104,7 +104,7 @@ def _is_ill(view: HostView) -> bool:
 
 def host_table(state: FleetState, look: Look) -> Table:
     """All hosts, in the order of their names."""
-    rows = tuple(Row(view.host, host_cells(view, look)) for _, view in sorted(state.hosts.items()))
+    rows = tuple(Row(view.host, host_cells(view, look)) for view in state.hosts.values())
     return Table(COLUMNS, rows, NO_HOST)
 
 

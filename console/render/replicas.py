@@ -116,8 +116,7 @@ def panel_note(view: ReplicaView) -> tuple[str, str]:
 def replica_table(state: FleetState, look: Look) -> Table:
     """All replicas, in the order of their names."""
     held = held_replicas(state)
-    replicas = sorted(state.replicas.items())
-    rows = tuple(Row(view.id, replica_cells(view, look, held.get(view.id, ""))) for _, view in replicas)
+    rows = tuple(Row(view.id, replica_cells(view, look, held.get(view.id, ""))) for view in state.replicas.values())
     return Table(replica_columns(look), rows, empty_words(state))
 
 

@@ -135,12 +135,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if (held := held_replicas(state)) != self._held:
             self._held = held
             self._replica_rows.forget()
-        rows = self._replica_rows.rows(sorted(state.replicas.items()), look, _moves_by_itself)
+        rows = self._replica_rows.rows(state.replicas.items(), look, _moves_by_itself)
         self._grids["replicas"].set_table(Table(replica_columns(look), rows, empty_words(state)))
         self._fit_upper(len(rows) + self._grids["replicas"].notes_height)
         self._draw_shards(state, look)
         if self._panels["hosts"].display:
-            hosts = self._host_rows.rows(sorted(state.hosts.items()), look, _host_ages)
+            hosts = self._host_rows.rows(state.hosts.items(), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
         self._draw_trouble(state, look)
         self._fit_lower()

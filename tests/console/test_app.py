@@ -139,6 +139,15 @@ async def test_a_dangerous_dialog_takes_no_key_in_its_first_moment(monkeypatch: 
         assert [type(each) for each in door.submitted] == [StartDrainRequest]
 
 
+async def test_esc_leaves_a_dangerous_dialog_from_its_first_moment_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.screens.dialog.DEAF_SECONDS", 3600.0)
+    async with running(_door(w.replica())) as console:
+        await console.press("D")
+        await console.see("drain tiny-1")
+        await console.pilot.press("escape")
+        await console.gone("drain tiny-1")
+
+
 async def test_a_drain_states_its_numbers_and_then_follows_them() -> None:
     door = _door(w.replica())
     async with running(door) as console:

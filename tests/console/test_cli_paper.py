@@ -115,7 +115,7 @@ def test_the_catalog_is_shown_with_fingerprints_and_what_each_rank_takes(
     said = text(capsys, "catalog", "show")
     for words in ("idle for 30 min", "at least 2.0G each", "300 W each", "host-a host-b"):
         assert words in said
-    assert "there is: tiny" in text(capsys, "catalog", "show", "nope", code=2)
+    assert "known: tiny" in text(capsys, "catalog", "show", "nope", code=2)
 
 
 def test_a_plan_on_a_snapshot_asks_nobody(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_an_unknown_name_is_answered_with_what_exists_and_what_was_meant() -> No
     assert "step37-1, tiny-1" in error.words
     assert "Did you mean tiny-1?" in error.words
     assert error.tree["error"]["known"] == ["step37-1", "tiny-1"]
-    assert "there is: none" in no_such("replica", "tiny-1", []).words
+    assert "known: none" in no_such("replica", "tiny-1", []).words
 
 
 def test_every_exit_code_has_a_word_in_json() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.contract.entities import Buffers, Canary, Drain, Exit, JournalRecord, Shard
 from backend.contract.findings import refuse, warn
+from backend.contract.naming import by_number
 from backend.contract.plans import Bound, Candidate, PhaseBound, Plan, PlannedShard, Profile, Term, sealed
 from backend.contract.reports import DeviceFacts, EngineFacts, HostFacts, Measurement
 from backend.contract.states import HostState, ReplicaState
@@ -282,7 +283,7 @@ def fleet(*replicas: ReplicaView, **changes: Any) -> FleetState:
         "context": "prod",
         "label": "PROD",
         "hosts": {HostId(name): host(name) for name in ("gpu-a", "gpu-b")},
-        "replicas": {view.id: view for view in replicas},
+        "replicas": {view.id: view for view in sorted(replicas, key=lambda view: by_number(view.id))},
         "operations": {},
         "models": {"tiny": model()},
         "catalog_words": "",

@@ -372,7 +372,7 @@ async def test_a_host_that_the_context_does_not_have_is_refused_by_name(world: W
     world.context.hosts.pop(B)
     world.write()
     assert await world.run() == 2
-    assert "context test has no host 'host-b'; it has host-a" in world.view().words
+    assert "in context test there is no host 'host-b'; known: host-a" in world.view().words
 
 
 # --- unload -------------------------------------------------------------------------------------------------------

@@ -125,8 +125,9 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(shared: Fleet, com
 
 
 @pytest.mark.parametrize("command", ["ls hosts", "ls hosts --json", "--version"])
-def test_a_full_disk_behind_standard_output_is_said_and_no_success(shared: Fleet, command: str) -> None:
-    out, err = shell(shared, f"$R {command} >/dev/full; echo $?")
+@pytest.mark.parametrize("python", ["-I", "-I -u"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_behind_standard_output_is_said_and_no_success(shared: Fleet, command: str, python: str) -> None:
+    out, err = shell(shared, f"{sys.executable} {python} -m console.cli {command} >/dev/full; echo $?")
     assert out.strip() == "3"
     assert "standard output cannot be written: No space left on device" in err
     assert "Traceback" not in err

@@ -65,7 +65,7 @@ CASES: list[tuple[str, str, Case, Case, tuple[str, ...]]] = [
         "refuse",
         lambda: a_plan(both(journal="damaged"), profile={"hosts": ()}),
         lambda: a_plan(pair(journal="damaged"), profile={"hosts": ()}),
-        ("host-a: its journal is damaged",),
+        ("host-a, host-b: its journal is damaged",),
     ),
     (
         "host.refuses",

@@ -70,13 +70,13 @@ HOSTS = [
     WrongPlan(
         "no host whose journal can be written",
         "hosts.none",
-        ("host-a: its journal is damaged", "host-b: its journal is damaged"),
+        ("host-a, host-b: its journal is damaged",),
         lambda: a_plan(both(journal="damaged"), profile={"hosts": ()}),
     ),
     WrongPlan(
         "no host that has the engine",
         "hosts.none",
-        ("host-a: has no llamacpp",),
+        ("host-a, host-b: has no llamacpp",),
         lambda: a_plan(both(engines=()), profile={"hosts": ()}),
     ),
     WrongPlan(
@@ -112,7 +112,7 @@ HOSTS = [
     WrongPlan(
         "a fleet of cordoned hosts, none of them named",
         "hosts.none",
-        ("host-a: cordoned by alice@ops-1", "host-b: cordoned by alice@ops-1"),
+        ("host-a, host-b: cordoned by alice@ops-1",),
         lambda: a_plan(both(entities=holding(cordon=a_cordon())), profile={"hosts": ()}),
     ),
     WrongPlan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backend.contract.commands import ChangeDrain, StartDrain
 from backend.contract.entities import Drain
+from backend.contract.naming import said_by
 from backend.contract.states import HostState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
@@ -24,7 +25,7 @@ async def drain(conduct: Conduct) -> int:
     if conduct.has_step(ROLLING_BACK):
         return await _take_back(conduct, hosts, silent)
     if silent and not conduct.has_step("draining"):
-        words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        words = said_by(silent)
         return conduct.end(UNREACHABLE, f"not drained, as a drain is kept at every rank's agent; {words}")
     if not conduct.has_step("draining"):
         refused = await _start(conduct, hosts)
@@ -85,7 +86,7 @@ async def _take_back(conduct: Conduct, hosts: list[HostId], silent: dict[HostId,
     ]
     await _cancel(conduct, [host for host in is_open if host not in silent])
     if silent:
-        words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        words = said_by(silent)
         return conduct.end(UNREACHABLE, f"the drain of {subject} may still be open where nobody answers; {words}")
     return conduct.end(FAILED, f"{subject} serves on: the drain was taken back")
 

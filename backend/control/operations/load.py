@@ -9,6 +9,7 @@ import msgspec
 
 from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
 from backend.contract.findings import Finding, has_refusal, refuse
+from backend.contract.naming import said_by
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration
@@ -77,7 +78,7 @@ def targets_of(plan: Plan) -> tuple[Target, ...]:
 
 
 async def _give_up(conduct: Conduct, plan: Plan, silent: dict[HostId, str]) -> int:
-    words = "; ".join(f"{host}: {why}" for host, why in silent.items())
+    words = said_by(silent)
     if conduct.has_step("load"):
         return await _roll_back(conduct, plan, {}, f"unreachable when resumed: {words}", UNREACHABLE)
     await _release_all(conduct, (host for host in plan.hosts if conduct.has_step("reserve", host)))

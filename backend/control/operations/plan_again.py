@@ -9,6 +9,7 @@ import msgspec
 
 from backend.contract.commands import InspectModel
 from backend.contract.models import ModelFacts
+from backend.contract.naming import said_by
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
 from backend.control.catalog_reader import CatalogReader
@@ -57,11 +58,11 @@ async def _header(
     conduct: Conduct, hosts: tuple[HostId, ...], path: str
 ) -> tuple[ModelFacts | None, HostId | None, str]:
     """The model's header from the first host that can read it; else why none could."""
-    reasons = []
+    reasons: dict[str, str] = {}
     for host in hosts:
         op_id = OpId(f"{conduct.operation.op_id}-inspect-{host}-{len(conduct.steps)}")
         outcome = await conduct.ask(host, InspectModel(op_id=op_id, path=path), INSPECT_SECONDS)
         if outcome.succeeded:
             return msgspec.convert(outcome.value.get("model"), ModelFacts), host, ""
-        reasons.append(f"{host}: {outcome.words}")
-    return None, None, "; ".join(reasons) or "no live host was named to read it from"
+        reasons[host] = outcome.words
+    return None, None, said_by(reasons) or "no live host was named to read it from"

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
+from backend.contract.naming import no_such
 from backend.contract.words import OpId
 from backend.control.contexts import Context
 from backend.control.exit_codes import REFUSED
@@ -68,8 +69,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     )
     conduct = Conduct(writer, reach)
     if unknown:
-        known = ", ".join(sorted(context.hosts))
-        return conduct.end(REFUSED, f"context {context.name} has no host {unknown[0]!r}; it has {known}")
+        return conduct.end(REFUSED, f"in context {context.name} {no_such('host', unknown[0], context.hosts)}")
     kind = _KINDS.get(operation.kind)
     if kind is None:
         return conduct.end(REFUSED, f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(_KINDS))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.findings import Finding, refuse
+from backend.contract.naming import nearest
 from backend.contract.plans import Profile
 
 
@@ -62,8 +62,8 @@ def check_allowlist(
                 )
             )
         elif option is None:
-            near = difflib.get_close_matches(name, options, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
+            near = nearest(name, options)
+            hint = f"Did you mean {near}? " if near else ""
             found.append(
                 refuse(
                     "options.unknown",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from backend.contract.cordons import cordon_remedy
 from backend.contract.findings import Finding, refuse, warn
+from backend.contract.naming import few_of, nearest, said_by
 from backend.contract.reports import HostReport
 from backend.planning.fleet import HOST_MEMORY, build_of, committed_budget, engine_of, engine_trouble
 from backend.planning.guards.situation import Situation
@@ -17,13 +17,13 @@ def unknown(situation: Situation) -> Iterator[Finding]:
     known = situation.fleet.hosts
     for host in situation.named:
         if host not in known:
-            near = difflib.get_close_matches(host, known, n=1)
+            near = nearest(host, known)
             yield refuse(
                 "host.unknown",
                 host,
-                expected=f"one of {', '.join(known) or 'no hosts at all'}",
+                expected=f"one of {few_of(known) if known else 'no hosts at all'}",
                 found=f"{host}, which this context does not have",
-                remedy=f"{f'Did you mean {near[0]}? ' if near else ''}Correct the profile, or add it to contexts.toml.",
+                remedy=f"{f'Did you mean {near}? ' if near else ''}Correct the profile, or add it to contexts.toml.",
             )
 
 
@@ -45,7 +45,7 @@ def unreachable(situation: Situation) -> Iterator[Finding]:
 def none(situation: Situation) -> Iterator[Finding]:
     """No host can take part, and none was named."""
     if not situation.plan.shards and not situation.named:
-        reasons = "; ".join(f"{candidate.host}: {candidate.reason}" for candidate in situation.plan.candidates)
+        reasons = said_by({candidate.host: candidate.reason for candidate in situation.plan.candidates})
         yield refuse(
             "hosts.none",
             situation.plan.replica,

@@ -144,7 +144,7 @@ async def test_a_model_is_held_by_its_name_and_a_name_that_nobody_knows_is_said_
         await console.press("colon")
         await console.type("pause tony")
         await console.press("enter")
-        await console.see("there is no replica and no model tony; known: tiny, tiny-1")
+        await console.see("there is no replica and no model 'tony'; known: tiny, tiny-1")
         assert door.submitted == []
 
 
