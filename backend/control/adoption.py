@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from backend.contract.entities import Shard
+from backend.contract.naming import by_number
 from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId, UnixMs, counted
 from backend.control.adoption_document import (
@@ -78,8 +79,10 @@ def classify(state: FleetState, now_unix_ms: int = 0) -> AdoptionDocument:
         hosts=len(state.hosts),
         silent=silent,
         replicas=replicas,
-        decisions=tuple(sorted(decisions, key=lambda each: (each.rule, each.subject, each.host, each.reason))),
-        stoppable=tuple(sorted(stoppable, key=lambda each: (each.replica, each.rank, each.host))),
+        decisions=tuple(
+            sorted(decisions, key=lambda each: (each.rule, by_number(each.subject), each.host, each.reason))
+        ),
+        stoppable=tuple(sorted(stoppable, key=lambda each: (by_number(each.replica), each.rank, each.host))),
         held=held,
         orphans=tuple(_orphans(state)),
         ghosts=tuple(_ghosts(state)),

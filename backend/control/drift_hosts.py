@@ -51,16 +51,16 @@ def journal_break(before: HostView, journal_id: str, head: int, unix_ms: UnixMs)
 
 def is_suspect(view: HostView, unix_ms: UnixMs) -> bool:
     """Whether this host alone may be a drift: no other one can, but by this machine's own clock."""
-    is_off = view.clock_offset_ms is not None and abs(view.clock_offset_ms) > CLOCK_WARN_MS
-    return is_off or view.entities.highest_generation > unix_ms + AHEAD_MS
+    ahead = view.clock_ahead_ms
+    return (ahead is not None and abs(ahead) > CLOCK_WARN_MS) or view.entities.highest_generation > unix_ms + AHEAD_MS
 
 
 def _clocks(hosts: Mapping[HostId, HostView], *, majority_agrees: bool) -> Iterator[Drift]:
     """Each clock against this one; when most hosts agree against it, this machine's is the one that is off."""
     offsets = {
-        name: view.clock_offset_ms
+        name: ahead
         for name, view in hosts.items()
-        if view.clock_offset_ms is not None and view.state is HostState.LIVE
+        if (ahead := view.clock_ahead_ms) is not None and view.state is HostState.LIVE
     }
     median = statistics.median(offsets.values()) if len(offsets) >= 3 and not majority_agrees else 0.0
     ours_is_off = abs(median) > CLOCK_WARN_MS

@@ -11,12 +11,16 @@ from backend.planning.fleet import FleetFacts
 
 def fleet_facts(state: FleetState) -> FleetFacts:
     """The live hosts' reports as a plan needs them, and why the others are silent."""
-    live = [view for view in state.hosts.values() if view.state is HostState.LIVE and view.facts is not None]
+    live = [view for view in state.hosts.values() if _is_live(view)]
     return FleetFacts(
         reports=tuple(_report(view) for view in live),
-        unreachable=tuple((view.host, view.words) for view in state.hosts.values() if view not in live),
-        clock_offsets_ms={view.host: view.clock_offset_ms for view in live if view.clock_offset_ms is not None},
+        unreachable=tuple((view.host, view.words) for view in state.hosts.values() if not _is_live(view)),
+        clock_offsets_ms={view.host: ahead for view in live if (ahead := view.clock_ahead_ms) is not None},
     )
+
+
+def _is_live(view: HostView) -> bool:
+    return view.state is HostState.LIVE and view.facts is not None
 
 
 def target_of(host: HostId, node_id: NodeId, rank: int, generation: int, engine: str) -> Target:

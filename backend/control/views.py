@@ -45,6 +45,18 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     measured_at: dict[NodeId, float] = {}
     present: tuple[Presence, ...] = ()
 
+    @property
+    def clock_ahead_ms(self) -> int | None:
+        """How far the agent's clock is ahead of ours (negative: behind) for certain: a slow answer proves little.
+
+        Half the round trip may lie on either way, so that much of the measured offset may be no offset at all.
+        """
+        if self.clock_offset_ms is None:
+            return None
+        doubt = round((self.round_trip_ms or 0.0) / 2)
+        certain = max(0, abs(self.clock_offset_ms) - doubt)
+        return certain if self.clock_offset_ms > 0 else -certain
+
 
 class ShardView(msgspec.Struct, frozen=True, kw_only=True):
     """One shard with what others say of it. ``bound`` and ``generation`` are equal, differs or unknown.

@@ -290,13 +290,17 @@ def _free_candidates(
         if offer is None:
             reason = f"unreachable: {fleet.silence(host) or 'no report'}"
         elif not (reason := offer.unable):
-            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {_listed(chosen)} come first"
+            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {_come_first(chosen)}"
         found.append(Candidate(host, False, reason))
     return tuple(found)
 
 
 def _listed(hosts: Sequence[HostId]) -> str:
     return ", ".join(hosts) if len(hosts) <= _NAMED_AT_MOST else f"{len(hosts)} others"
+
+
+def _come_first(hosts: Sequence[HostId]) -> str:
+    return f"{_listed(hosts)} {'comes' if len(hosts) == 1 else 'come'} first"
 
 
 def _gib(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import AdoptionDocument, HeldBack, ReplicaFound, Stoppable
+from backend.api import AdoptionDocument, HeldBack, ReplicaFound, Stoppable, said_by
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.foreign import foreign_lines
 from console.render.values import clock, generation, plural, size
@@ -21,10 +21,11 @@ def adoption_lines(document: AdoptionDocument, look: Look, width: int, chosen: s
 
 
 def rest_lines(document: AdoptionDocument, look: Look, width: int) -> list[Line]:
-    """Everything but what could be stopped or adopted: replicas, what is held, what is left over, decisions."""
+    """Everything but what could be stopped or adopted: first what is not as it should be, then what is, and why."""
     out: list[Line] = []
     for replica in document.replicas:
-        out += _replica_lines(replica, look, width)
+        if not _is_whole(replica):
+            out += _replica_lines(replica, look, width)
     out += _section("held", [_held_words(each, look) for each in document.held], width)
     out += _section(
         "orphans",
@@ -36,10 +37,13 @@ def rest_lines(document: AdoptionDocument, look: Look, width: int) -> list[Line]
         [f"{e.subject} on {e.host}, {generation(e.generation, look)}: {e.why}" for e in document.ghosts],
         width,
     )
-    decisions = [f"{each.what} {each.subject}: {each.reason} (rule {each.rule})" for each in document.decisions]
-    out += _section("decisions", decisions, width)
     drifts = [f"{plural(len(document.drifts), 'drift')} open: ringtop drift"] if document.drifts else []
-    return [*out, *_section("drift", drifts, width)]
+    out += _section("drift", drifts, width)
+    for replica in document.replicas:
+        if _is_whole(replica):
+            out += _replica_lines(replica, look, width)
+    decisions = [f"{each.what} {each.subject}: {each.reason} (rule {each.rule})" for each in document.decisions]
+    return [*out, *_section("decisions", decisions, width)]
 
 
 def heard_lines(document: AdoptionDocument, width: int) -> list[Line]:
@@ -53,8 +57,8 @@ def heard_lines(document: AdoptionDocument, width: int) -> list[Line]:
             cell(f"   document {document.digest[:8]}", "note"),
         )
     ]
-    for host, words in document.silent.items():
-        out += wrapped(f"{host} is {words}: what it runs is as last heard", width, 1, "state.warn")
+    if document.silent:
+        out += wrapped(f"{said_by(document.silent)}. What runs there is as last heard.", width, 1, "state.warn")
     if document.catalog_words:
         words = f"{document.catalog_words} Nothing counts as unclaimed until the catalog is read whole."
         out += wrapped(words, width, 1, "state.warn")
@@ -88,6 +92,10 @@ def who_words(each: Stoppable, look: Look) -> str:
         f"pid {each.pid}, {started} (ticks {each.start_ticks}), generation {each.load_generation}, holds "
         f"{size(each.memory)} of {each.device}{resident}{ports}"
     )
+
+
+def _is_whole(replica: ReplicaFound) -> bool:
+    return replica.claim == "adopted" and replica.state == "ready"
 
 
 def _replica_lines(replica: ReplicaFound, look: Look, width: int) -> list[Line]:

@@ -93,7 +93,7 @@ def host_cells(view: HostView, look: Look) -> Line:
         shards,
         devices,
         free,
-        clock_cell(view.clock_offset_ms),
+        clock_cell(view.clock_ahead_ms),
         cell(host_words(view, look), "note" if host_state(view) == "live" and not _is_ill(view) else "state.warn"),
     )
 
@@ -120,7 +120,7 @@ def host_page(state: FleetState, host: str, look: Look, width: int | None = None
         line(f"journal {view.journal_id or '?'}   at record {number(view.head_seq)}"),
         line(
             f"round trip {duration(None if view.round_trip_ms is None else view.round_trip_ms / 1000)}   clock ",
-            clock_cell(view.clock_offset_ms),
+            clock_cell(view.clock_ahead_ms),
         ),
     ]
     if view.facts is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, GuardOnPaper, P4Bound, Plan, PlannedShard, ReportedBound, Term
+from backend.api import FleetState, GuardOnPaper, P4Bound, Plan, PlannedShard, ReportedBound, Term, said_by
 from console.render.cells import (
     Cell,
     Column,
@@ -29,8 +29,6 @@ _STEPS = {
     "adopt": "when an engine that no agent started is to be adopted",
     "recover": "when the agent of an engine is to be recovered",
 }
-
-_REASONS_SHOWN = 12
 
 COLUMNS = (
     Column("RANK", "right"),
@@ -251,12 +249,8 @@ def plan_lines(
     elif words := formula_words(plan):
         out += wrapped(words, width, 3, "note")
     out += finding_lines(plan, width)
-    passed = [f"{each.host}: {each.reason}" for each in plan.candidates if not each.chosen]
-    if len(passed) > _REASONS_SHOWN:
-        more = f"and {number(len(passed) - _REASONS_SHOWN)} more hosts, all of them in --json"
-        passed = [*passed[:_REASONS_SHOWN], more]
-    if passed:
-        out += wrapped(f"not chosen  {'   '.join(passed)}", width, 1, "note")
+    if passed := {each.host: each.reason for each in plan.candidates if not each.chosen}:
+        out += wrapped(f"not chosen  {said_by(passed)}", width, 1, "note")
     out += wrapped(f"{takes_up_to(plan)} {effect}".rstrip(), width, 1)
     if derivation:
         out += [each for bound in plan.phases for each in wrapped(f"{bound.phase}: {bound.formula}", width, 3, "note")]

@@ -144,4 +144,6 @@ def test_a_large_fleet_is_told_in_few_lines_and_whole_as_json(home: Path, capsys
     fleet = str(a_snapshot(home / "fleet.json", fleet=a_fleet(*hosts)))
     (home / "catalog.toml").write_text(CATALOG.replace('hosts = ["host-a", "host-b"]\n', ""))
     assert len(answer(capsys, "plan", "tiny", "--fleet", fleet, code=1)["candidates"]) == 40
-    assert "and 27 more hosts, all of them in --json" in text(capsys, "plan", "tiny", "--fleet", fleet, code=1)
+    assert "not chosen  host-a01, host-a02, host-a03 and 36 more: not needed" in text(
+        capsys, "plan", "tiny", "--fleet", fleet, code=1
+    )

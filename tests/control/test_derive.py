@@ -348,6 +348,22 @@ def test_a_report_that_says_nothing_else_brings_new_measurements() -> None:
     assert (again.state, again.in_flight, again.measured_at) == (ReplicaState.READY, 3, 7.0)
 
 
+@pytest.mark.parametrize(
+    ("offset", "round_trip", "ahead"),
+    [(1500, 3.0, 1498), (-1500, 3.0, -1498), (1500, 3000.0, 0), (-2600, 5000.0, -100), (0, 0.0, 0), (None, None, None)],
+)
+def test_a_slow_answer_proves_no_clock_wrong(offset: int | None, round_trip: float | None, ahead: int | None) -> None:
+    host = folded(*WHOLE).state.hosts[A]
+    host = msgspec.structs.replace(host, clock_offset_ms=offset, round_trip_ms=round_trip)
+    assert host.clock_ahead_ms == ahead
+
+
+def test_a_console_that_was_slow_to_hear_a_host_calls_its_clock_neither_wrong_nor_right() -> None:
+    slow = msgspec.structs.replace(WHOLE[0], clock_offset_ms=2_600, round_trip_ms=5_100.0)
+    quick = msgspec.structs.replace(WHOLE[1], clock_offset_ms=2_600, round_trip_ms=90.0)
+    assert [drift.subject for drift in folded(slow, quick).state.drifts] == [B]
+
+
 # --- operations, drains, bounds, drifts ---------------------------------------------------------------------------
 
 

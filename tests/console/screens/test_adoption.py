@@ -42,7 +42,7 @@ def a_fleet(*, silent: bool = False, pid: int = 4711, read_only: bool = False) -
 async def test_the_count_of_reporters_and_the_stray_with_its_reason_stand_on_every_size(size: tuple[int, int]) -> None:
     async with running(StandInDoor(a_fleet(silent=True)), size) as console:
         await console.press("A")
-        for words in ("2 of 3 hosts heard", "1 shard could be stopped", "gpu-c is unreachable: timed out"):
+        for words in ("2 of 3 hosts heard", "1 shard could be stopped", "gpu-c: unreachable: timed out"):
             await console.see(words)
         for words in ("stray tiny-1/2 on gpu-b", "pid 4711", "ticks 81234", f"generation {OLDER}", "holds "):
             await console.see(words)
