@@ -85,6 +85,11 @@ def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> li
     return [*head_lines(view, look, width), line(""), *step_lines(view, look, width)]
 
 
+def is_open(operation: OperationView) -> bool:
+    """It has not ended."""
+    return operation.state in ("running", "ownerless")
+
+
 def find_operation(state: FleetState, op_id: str) -> OperationView | None:
     """The operation with this id, if there is one."""
     return next((each for each in state.operations.values() if each.id == op_id), None)
