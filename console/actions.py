@@ -207,7 +207,6 @@ ACTIONS: tuple[Action, ...] = (
         target="host",
         twin="p4 recover",
         when=_can_recover,
-        footer=8,
     ),
     Action(
         "cordon",

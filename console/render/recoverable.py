@@ -39,7 +39,7 @@ def recoverable(state: FleetState, name: str) -> tuple[Place, ...] | str:
         return "no replica or host is selected"
     host = next((each for each in state.hosts.values() if each.host == name), None)
     if host is not None:
-        return (_place(state, host),)
+        return (_place(state, host, _rings(state)),)
     view = next((each for each in state.replicas.values() if each.id == name), None)
     if view is None:
         return f"there is no host and no replica {name} here"
@@ -47,9 +47,9 @@ def recoverable(state: FleetState, name: str) -> tuple[Place, ...] | str:
     if not names:
         engines = sorted({each.shard.engine for each in view.shards} | ({view.plan.engine} if view.plan else set()))
         return f"{view.id} runs on {', '.join(engines) or 'nothing'}; only the agent of a p4 ring is recovered"
-    there = {str(each.host): each for each in state.hosts.values()}
+    there, rings = {str(each.host): each for each in state.hosts.values()}, _rings(state)
     return tuple(
-        _place(state, there[each]) if each in there else Place(each, why_not=f"{each} is not in this context")
+        _place(state, there[each], rings) if each in there else Place(each, why_not=f"{each} is not in this context")
         for each in names
     )
 
@@ -70,8 +70,13 @@ def _hosts_of(view: ReplicaView) -> list[str]:
     return sorted(names)
 
 
-def _place(state: FleetState, view: HostView) -> Place:
-    rings = tuple(sorted(str(each.id) for each in state.replicas.values() if str(view.host) in _hosts_of(each)))
+def _rings(state: FleetState) -> dict[str, list[str]]:
+    """The hosts of every p4 replica."""
+    return {str(view.id): hosts for view in state.replicas.values() if (hosts := _hosts_of(view))}
+
+
+def _place(state: FleetState, view: HostView, hosts_of: dict[str, list[str]]) -> Place:
+    rings = tuple(sorted(ring for ring, hosts in hosts_of.items() if view.host in hosts))
     mine = next((each for each in _open(state) if each.kind == KIND and each.subject == view.host), None)
     return Place(
         host=view.host,

@@ -68,7 +68,7 @@ def lost_words(plan: RecoveryPlan) -> list[str]:
     for each in plan.replicas:
         elsewhere = [host for host in each.hosts if host != plan.host]
         rest = f", and its stages on {', '.join(elsewhere)} are unloaded" if elsewhere else ""
-        words.append(f"{each.replica} serves nobody from then on{rest}, {_flight(plan, each.in_flight)}")
+        words.append(f"{each.replica}: {_flight(plan, each.in_flight)}; then it serves nobody{rest}")
         if each.plan is None:
             words.append(f"{each.replica} was loaded by somebody else, who has to load it again")
     theirs = [each.name for each in seen.nodes if not each.is_ours]
@@ -82,10 +82,11 @@ def lost_words(plan: RecoveryPlan) -> list[str]:
 def _flight(plan: RecoveryPlan, in_flight: int | None) -> str:
     count = "an unknown number" if in_flight is None else str(in_flight)
     if not plan.look.is_running:
-        return "as it does already: its p4 agent does not run"
+        return "its stages there have ended with the p4 agent"
     if plan.leave == "cut":
-        return f"and what is in flight is cut ({count} now)"
-    return f"once it is drained ({count} in flight now); where {plan.deadline_seconds:g} s do not do, nothing is ended"
+        return f"what is in flight is cut ({count} now)"
+    seconds = f"{plan.deadline_seconds:g} s"
+    return f"it is drained first ({count} in flight now), and nothing is ended where {seconds} do not do"
 
 
 def kept_words(plan: RecoveryPlan) -> list[str]:
