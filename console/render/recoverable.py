@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend.api import FleetState, HostView, OperationView, ReplicaView, ResidentFacts
+from backend.api import FleetState, HostView, ReplicaView, ResidentFacts, in_the_way
 from console.render.cells import Column, Line, Row, Table, cell, wrapped
 from console.render.operations import is_open
 from console.render.residents import SLOTS
@@ -77,7 +77,8 @@ def _rings(state: FleetState) -> dict[str, list[str]]:
 
 def _place(state: FleetState, view: HostView, hosts_of: dict[str, list[str]]) -> Place:
     rings = tuple(sorted(ring for ring, hosts in hosts_of.items() if view.host in hosts))
-    mine = next((each for each in _open(state) if each.kind == KIND and each.subject == view.host), None)
+    recoveries = [each for each in state.operations.values() if each.kind == KIND and is_open(each)]
+    mine = next((each for each in recoveries if each.subject == view.host), None)
     return Place(
         host=view.host,
         rings=rings,
@@ -85,10 +86,6 @@ def _place(state: FleetState, view: HostView, hosts_of: dict[str, list[str]]) ->
         why_not=_why_not(state, view, rings),
         under_way=mine.id if mine is not None else "",
     )
-
-
-def _open(state: FleetState) -> list[OperationView]:
-    return [each for each in state.operations.values() if is_open(each)]
 
 
 def _resident(view: HostView) -> ResidentFacts | None:
@@ -102,10 +99,8 @@ def _why_not(state: FleetState, view: HostView, rings: tuple[str, ...]) -> str:
         return f"{view.host} is {view.state.value}{said}; it must be live, as its ringtop agent does every step"
     if view.facts is not None and all(each.engine != ENGINE for each in view.facts.engines):
         return f"{view.host} has no p4 agent; expected [engines.p4] in its agent.toml"
-    for each in _open(state):
-        if each.subject in rings or (each.kind == KIND and each.subject == view.host):
-            return f"{each.kind} {each.id} of {each.subject} by {each.by} is {each.state}; o shows it"
-    return ""
+    busy = in_the_way(state.operations.values(), view.host, rings)
+    return "" if busy is None else f"{busy.kind} {busy.id} of {busy.subject} by {busy.by} is {busy.state}; o shows it"
 
 
 def _seen(resident: ResidentFacts | None) -> str:

@@ -86,7 +86,7 @@ def _flight(plan: RecoveryPlan, in_flight: int | None) -> str:
     if plan.leave == "cut":
         return f"what is in flight is cut ({count} now)"
     seconds = f"{plan.deadline_seconds:g} s"
-    return f"it is drained first ({count} in flight now), and nothing is ended where {seconds} do not do"
+    return f"it is drained first ({count} in flight now), and nothing is ended if that takes over {seconds}"
 
 
 def kept_words(plan: RecoveryPlan) -> list[str]:

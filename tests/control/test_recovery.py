@@ -12,9 +12,11 @@ import pytest
 from backend.contract.entities import KeeperLease
 from backend.contract.reports import ResidentNode
 from backend.contract.residents import Commands, FolderCount, ResidentLook
-from backend.contract.words import LoadGeneration, OpId
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId
+from backend.control.fleet_facts import target_of
 from backend.control.ledger import HALTED, Operation, Step, create, ledger_path, read_operation, reopen
 from backend.control.operations.settle import conclude
+from backend.control.recoveries import in_the_way
 from backend.control.recovery_document import (
     STEPS,
     RecoveryUnreadable,
@@ -28,7 +30,7 @@ from console.render.cells import Look, line_text
 from console.render.recovery import lost_words, mismatch_words, recovery_lines
 from tests.console.recovery_worlds import MADE as NOW
 from tests.console.recovery_worlds import A, a_look, a_world, planned, well
-from tests.console.worlds import GENERATION, NOW_MS, fleet
+from tests.console.worlds import GENERATION, NOW_MS, fleet, operation
 from tests.console.worlds import NOW as MONOTONIC
 
 GIB = 1 << 30
@@ -160,13 +162,24 @@ def test_what_is_lost_and_what_is_kept_stand_last_for_a_command_and_first_on_a_s
 
 def test_a_drain_says_what_happens_when_its_time_does_not_do() -> None:
     (_, words, *_) = lost_words(planned(leave="drain"))
-    assert words.startswith("big-1: it is drained first (3 in flight now), and nothing is ended where 120 s do not do;")
+    assert words.startswith(
+        "big-1: it is drained first (3 in flight now), and nothing is ended if that takes over 120 s;"
+    )
 
 
 def test_a_stage_under_another_number_than_its_load_is_said_with_both() -> None:
     assert mismatch_words(planned()) == []
     plan = planned(a_look(nodes=(ResidentNode(name="big-1/0", generation=1, phase="loaded", is_ours=True),)))
     assert mismatch_words(plan) == [f"node big-1/0 is at generation 1, and the load of big-1 is {GENERATION}"]
+
+
+def test_two_recoveries_under_one_ring_are_in_each_others_way_and_what_has_ended_is_in_nobodys() -> None:
+    stage = target_of(HostId("gpu-b"), NodeId("big-1/1"), 1, NodeGeneration(GENERATION), "p4")
+    other = operation("recovery-7", kind="recovery", subject="gpu-a", targets=(stage,))
+    assert in_the_way([other], "gpu-b", {"big-1"}) is other
+    assert in_the_way([other], "gpu-c", {"small-1"}) is None
+    assert in_the_way([operation("load-7", subject="big-1")], "gpu-b", {"big-1"}) is not None
+    assert in_the_way([msgspec.structs.replace(other, state="succeeded")], "gpu-b", {"big-1"}) is None
 
 
 def test_what_halts_is_ownerless_with_its_code_until_somebody_resumes_it(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ async def test_drain_or_cut_and_another_deadline_make_another_plan_and_take_the_
         await console.type("90")
         await console.see("Recover, once planned for that time (p)")
         await console.press("enter")
-        await console.see("where 90 s do not do")
+        await console.see("takes over 90 s")
     assert [(each.leave, each.deadline_seconds) for each in door.planned] == [
         ("drain", 120.0),
         ("cut", 120.0),
