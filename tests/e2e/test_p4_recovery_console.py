@@ -18,7 +18,7 @@ from tests.e2e.terminal import Terminal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(300)]
 
-ENTER, ESCAPE, TAB = "\r", "\x1b", "\t"
+ENTER, ESCAPE, TAB, BACK = "\r", "\x1b", "\t", "\x1b[Z"
 WHY = "slots spent"
 
 
@@ -51,13 +51,12 @@ def open_plan(console: Terminal, host: str) -> None:
     console.read(0.5)
 
 
-def type_into(console: Terminal, field: str, text: str) -> None:
-    """Go on by tab until the field has the keys, which a letter in it shows, then type the rest."""
-    for _ in range(8):
-        console.press(TAB, text[0])
-        if any(field in row and row.rstrip(" ┃").endswith(f" {text[0]}") for row in console.text().splitlines()):
-            break
-    console.press(*text[1:])
+def fill_in(console: Terminal, host: str, why: str = "", *, approves: bool = False) -> None:
+    """From Cancel, which stands behind all fields, backwards: the name, why, the approval; and back into the name."""
+    console.press(BACK, *host)
+    console.press(BACK, *why)
+    console.press(BACK, " " if approves else "")
+    console.press(TAB, TAB)
 
 
 def operations(fleet: RecoverableFleet) -> list[dict[str, Any]]:
@@ -108,8 +107,7 @@ def test_a_ring_is_recovered_by_keyboard(fleet: RecoverableFleet, consoles: Any)
     tall = consoles(112, 130)
     open_plan(tall, "host-a")
     see_whole_document(tall, plan)
-    type_into(tall, "why", WHY)
-    type_into(tall, "to confirm", "host-a")
+    fill_in(tall, "host-a", WHY)
     tall.wait_for("Recover, once its move is approved")
     tall.press(ENTER)
     tall.kill(signal.SIGKILL)
@@ -121,7 +119,9 @@ def test_a_ring_is_recovered_by_keyboard(fleet: RecoverableFleet, consoles: Any)
     console = consoles()
     console.press("M")
     console.wait_for("the p4 agent of which host?")
-    console.press("j", "y", "R", ESCAPE, "m", "y")
+    console.press("j", "y", "R", ESCAPE)
+    console.wait_gone("the p4 agent of which host?")
+    console.press("m", "y")
     open_plan(console, "host-b")
     console.press("y", "Y", "M", "R", "D", ENTER)  # the last takes what is marked, which is Cancel
     console.wait_gone("RECOVER host-b")
@@ -131,7 +131,7 @@ def test_a_ring_is_recovered_by_keyboard(fleet: RecoverableFleet, consoles: Any)
     life = fleet.json("p4", "recover", "host-b", "--plan", code=1)["look"]["life"]
     revive(fleet, "host-b")
     until("its next life", lambda: fleet.json("p4", "recover", "host-b", "--plan", code=1)["look"]["life"] != life)
-    type_into(console, "to confirm", "host-b")
+    console.press(BACK, *"host-b")
     console.wait_for("Recover (enter in the name)")
     console.press(ENTER)
     refused = folded(console.wait_for("no longer holds"))
@@ -139,6 +139,7 @@ def test_a_ring_is_recovered_by_keyboard(fleet: RecoverableFleet, consoles: Any)
     assert "Nothing was touched" in refused
     assert [each for each in operations(fleet) if each["kind"] == "recovery"] == []
     console.press(ESCAPE)
+    console.wait_gone("no longer holds")
 
     recover_host_a(fleet, console, consoles)
 
@@ -147,11 +148,9 @@ def recover_host_a(fleet: RecoverableFleet, console: Terminal, consoles: Any) ->
     """Confirm it, kill the console on the way, and follow it to its end in another."""
     open_plan(console, "host-a")
     console.press(TAB, " ")  # cut: its ring serves nothing any more
-    console.wait_for(" [cut]")
-    console.wait_for(lambda text: "is cut" in text or "drain" in text)
-    console.press(TAB, " ")
-    type_into(console, "why", WHY)
-    type_into(console, "to confirm", "host-a")
+    console.wait_for(lambda text: "what is in flight is cut" in folded(text))
+    console.press(BACK)
+    fill_in(console, "host-a", WHY, approves=True)
     console.wait_for("Recover (enter in the name)")
     console.press(ENTER)
     console.wait_for("proven")
