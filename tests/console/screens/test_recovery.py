@@ -110,6 +110,8 @@ async def test_what_is_lost_and_kept_stands_first_and_every_step_is_there(size: 
         assert seen.index("lost") < seen.index("kept") < seen.index("baselines") < seen.index("steps")
 
 
+@pytest.mark.thorough
+@pytest.mark.refusals("no slip of a key starts a recovery")
 async def test_no_slip_of_a_key_starts_it() -> None:
     door = RecoveryDoor()
     async with running(door, (120, 40)) as console:
@@ -316,6 +318,8 @@ async def test_while_something_runs_on_the_ring_it_says_what_and_a_recovery_is_f
     assert door.submitted == []
 
 
+@pytest.mark.thorough
+@pytest.mark.refusals("an approval to move a journal without a reason is none")
 async def test_one_that_stopped_is_resumed_with_an_approval_only_when_a_reason_is_said() -> None:
     stopped = w.operation(
         "recovery-7", "ownerless", kind="recovery", subject="gpu-a", words="stopped at census: Nobody"
