@@ -108,6 +108,7 @@ from backend.control.paper import (
 )
 from backend.control.plan_files import PlanUnreadable, read_plan, write_plan
 from backend.control.recording import Recorded, RecordRefused, record_fleet
+from backend.control.recoveries import in_the_way
 from backend.control.recovery_document import (
     PlannedStep,
     RecoveryPlan,
@@ -304,6 +305,7 @@ __all__ = [
     "guards_on_paper",
     "holds_in",
     "home_folder",
+    "in_the_way",
     "keeper_name",
     "keeper_of",
     "load_context",

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, HostView, OperationView, ReplicaView, holds_in
+from backend.api import FleetState, HostView, ReplicaView, holds_in
+from console.render.operations import is_open
+from console.render.recoverable import why_not_recovered
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
@@ -127,9 +129,8 @@ def _can_uncordon(state: FleetState, selection: Selection) -> str | None:
     return f"{view.host} is not cordoned"
 
 
-def is_open(operation: OperationView) -> bool:
-    """It has not ended."""
-    return operation.state in ("running", "ownerless")
+def _can_recover(state: FleetState, selection: Selection) -> str | None:
+    return why_not_recovered(state, selection.host or selection.replica or "")
 
 
 def _has_replica(state: FleetState, selection: Selection) -> str | None:
@@ -195,6 +196,17 @@ ACTIONS: tuple[Action, ...] = (
         target="replica",
         twin="reload",
         when=_can_reload,
+    ),
+    Action(
+        "recover",
+        ("M",),
+        "recover",
+        "Recover the p4 agent under the selected replica, or of a host: :recover HOST. The plan shows every step and "
+        "what is lost; the host's name must be typed.",
+        danger="danger",
+        target="host",
+        twin="p4 recover",
+        when=_can_recover,
     ),
     Action(
         "cordon",

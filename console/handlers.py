@@ -25,6 +25,7 @@ from console.screens.load import ChooseModel, LoadDialog
 from console.screens.main import MainScreen
 from console.screens.pages import OperationPage, OperationsScreen, Page, ShardPage
 from console.screens.prompt import PromptDialog
+from console.screens.recovery import recovery_screen
 from console.screens.reload import ReloadDialog
 from console.screens.unload import UnloadDialog
 
@@ -59,6 +60,11 @@ def _cordon(app: ConsoleApp, main: MainScreen, selection: Selection, argument: s
 
 def _drain_host(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     app.push_screen(HostDrainDialog(selection.host or ""))
+
+
+def _recover(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    if app.state is not None:
+        app.push_screen(recovery_screen(app.state, selection.host or selection.replica or ""))
 
 
 def _pause(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
@@ -163,6 +169,7 @@ HANDLERS: dict[str, Handler] = {
     "adopt": _adopt,
     "unload": _unload,
     "reload": _reload,
+    "recover": _recover,
     "cordon": _cordon,
     "uncordon": _cordon,
     "drain-host": _drain_host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -23,7 +24,7 @@ from backend.control.reach import Reach, is_settled
 from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
 from backend.control.recovery_plan import make_recovery
 from backend.control.requests import PlanRecovery, StartRecovery
-from backend.control.views import Answer, FleetState, Target
+from backend.control.views import Answer, FleetState, OperationView, Target
 
 SETTLE_SECONDS = 10.0
 KIND = "recovery"
@@ -104,15 +105,15 @@ class Recoveries:
                 f"the plan no longer holds: {'; '.join(moved)}. Nothing was touched. Make it again: ringtop p4 recover "
                 f"{plan.host} --plan -o FILE",
             )
-        at_stake = {each.replica for each in plan.replicas}
-        for operation in self._reach.state.operations.values():
-            is_same = operation.subject in at_stake or (operation.kind == KIND and operation.subject == plan.host)
-            if is_same and operation.state in OPEN_STATES:
-                raise CannotAnswer(
-                    REFUSED,
-                    f"{operation.kind} {operation.id} of {operation.subject} by {operation.by} is {operation.state}. "
-                    f"Wait for its end, resume it or settle it: ringtop op show {operation.id}",
-                )
+        operation = in_the_way(
+            self._reach.state.operations.values(), plan.host, {each.replica for each in plan.replicas}
+        )
+        if operation is not None:
+            raise CannotAnswer(
+                REFUSED,
+                f"{operation.kind} {operation.id} of {operation.subject} by {operation.by} is {operation.state}. "
+                f"Wait for its end, resume it or settle it: ringtop op show {operation.id}",
+            )
 
     async def _made(
         self, op_id: OpId, name: str, leave: Literal["drain", "cut"], deadline_seconds: float
@@ -143,6 +144,20 @@ class Recoveries:
             deadline_seconds=deadline_seconds,
             keeper=keeper_of(state),
         )
+
+
+def in_the_way(operations: Iterable[OperationView], host: str, replicas: Collection[str]) -> OperationView | None:
+    """The open operation beside which this host's p4 agent is not recovered, if there is one.
+
+    One on a replica with a rank there, or a recovery: of the same host, or of another under the same ring.
+    """
+    for each in operations:
+        is_recovery = each.kind == KIND and (
+            each.subject == host or any(target.host == host for target in each.targets)
+        )
+        if each.state in OPEN_STATES and (is_recovery or each.subject in replicas):
+            return each
+    return None
 
 
 def _with_p4(state: FleetState) -> str:

@@ -85,6 +85,11 @@ def operation_lines(state: FleetState, op_id: str, look: Look, width: int) -> li
     return [*head_lines(view, look, width), line(""), *step_lines(view, look, width)]
 
 
+def is_open(operation: OperationView) -> bool:
+    """It has not ended."""
+    return operation.state in ("running", "ownerless")
+
+
 def find_operation(state: FleetState, op_id: str) -> OperationView | None:
     """The operation with this id, if there is one."""
     return next((each for each in state.operations.values() if each.id == op_id), None)
@@ -173,7 +178,7 @@ def roll_back_words(view: OperationView, state: FleetState) -> str:
 def _answer_lines(state: FleetState, op_id: str, width: int) -> list[Line]:
     """What is known of a request before its ledger is, or when it never had one."""
     answer = next((each for each in state.answers.values() if each.op_id == op_id), None)
-    if answer is None or not answer.done:
+    if answer is None or not answer.done or answer.words == op_id:  # it began, and is ahead of its ledger file
         return [line(cell(f" {op_id}", "note")), line(cell(" Waiting for its first step.", "unknown"))]
     style = "plain" if answer.exit_code == 0 else "alarm"
     return [line(cell(f" {op_id}", "note")), *wrapped(answer.words or "done", width, 1, style)]

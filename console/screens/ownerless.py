@@ -49,8 +49,12 @@ class OwnerlessDialog(Dialog):
         """The numbers may move while a person thinks; an operation that somebody else took is no longer ours."""
         view = find_operation(state, self._op_id) if state is not None else None
         is_ours = view is not None and view.state == "ownerless" and self._answer is None and not self._waits
-        self.choices.set_choices((CANCEL, self._choice(self._action)) if is_ours else (_CLOSE,))
+        self.choices.set_choices((CANCEL, self.offered(self._choice(self._action))) if is_ours else (_CLOSE,))
         self.show_lines("#effect", self._lines(state))
+
+    def offered(self, choice: Choice) -> Choice:
+        """The choice as it can be taken now."""
+        return choice
 
     def _lines(self, state: FleetState | None) -> list[Line]:
         if self._waits:
@@ -75,19 +79,23 @@ class OwnerlessDialog(Dialog):
 
     def taken(self, choice: Choice) -> None:
         """Ask for it."""
+        if self._waits or self._answer is not None:
+            return
+        if self.console.submit(self.request(), self._answered) is None:
+            self.dismiss()
+            return
+        self._waits = True
+        self._rewrite()
+
+    def request(self) -> Request:
+        """What is asked of the backend."""
         op_id = OpId(self._op_id)
         requests: dict[str, Request] = {
             "resume": ResumeOperation(operation=op_id),
             "roll-back": RollBackOperation(operation=op_id),
             "settle": SettleOperation(operation=op_id),
         }
-        if self._waits or self._answer is not None:
-            return
-        if self.console.submit(requests[self._action], self._answered) is None:
-            self.dismiss()
-            return
-        self._waits = True
-        self._rewrite()
+        return requests[self._action]
 
     def _answered(self, answer: Answer) -> None:
         self._answer, self._waits = answer, False

@@ -12,6 +12,7 @@ from console.render.details import log_lines, shard_page
 from console.render.operations import find_operation, head_lines, operation_lines, operation_table, step_lines
 from console.screens.dialog import Dialog
 from console.screens.ownerless import OwnerlessDialog
+from console.screens.resume_recovery import ResumeRecovery
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
@@ -126,7 +127,8 @@ class OperationPage(Page):
         state = self.console.state
         view = find_operation(state, self._op_id) if state is not None else None
         if view is not None and view.state == "ownerless":
-            self.app.push_screen(OwnerlessDialog(choice.id, view.id))
+            is_recovery = view.kind == "recovery" and choice.id == "resume"
+            self.app.push_screen(ResumeRecovery(view.id) if is_recovery else OwnerlessDialog(choice.id, view.id))
 
 
 class OperationsScreen(Dialog):

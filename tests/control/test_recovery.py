@@ -10,14 +10,15 @@ import msgspec
 import pytest
 
 from backend.contract.entities import KeeperLease
-from backend.contract.reports import DeviceFacts, HostFacts, ResidentNode
-from backend.contract.residents import Commands, FolderCount, ResidentLook, StageProcess
-from backend.contract.words import HostId, LoadGeneration, OpId, UnixMs
+from backend.contract.reports import ResidentNode
+from backend.contract.residents import Commands, FolderCount, ResidentLook
+from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId
+from backend.control.fleet_facts import target_of
 from backend.control.ledger import HALTED, Operation, Step, create, ledger_path, read_operation, reopen
 from backend.control.operations.settle import conclude
+from backend.control.recoveries import in_the_way
 from backend.control.recovery_document import (
     STEPS,
-    RecoveryPlan,
     RecoveryUnreadable,
     read_recovery,
     recovery_moved,
@@ -25,74 +26,15 @@ from backend.control.recovery_document import (
     write_recovery,
 )
 from backend.control.recovery_plan import make_recovery
-from backend.control.views import FleetState
 from console.render.cells import Look, line_text
-from console.render.recovery import recovery_lines
-from tests.console.worlds import GENERATION, NOW_MS, bound, fleet, host, replica, shard, shard_view
+from console.render.recovery import lost_words, mismatch_words, recovery_lines
+from tests.console.recovery_worlds import MADE as NOW
+from tests.console.recovery_worlds import A, a_look, a_world, planned, well
+from tests.console.worlds import GENERATION, NOW_MS, fleet, operation
 from tests.console.worlds import NOW as MONOTONIC
 
 GIB = 1 << 30
 LOOK = Look(zone=UTC, now=MONOTONIC, now_ms=NOW_MS)
-NOW = UnixMs(1_764_412_900_000)
-A = HostId("gpu-a")
-
-
-def a_look(**changes: Any) -> ResidentLook:
-    given: dict[str, Any] = {
-        "engine": "p4",
-        "address": "tcp://10.0.0.7:4201",
-        "port": 4201,
-        "looked_unix_ms": NOW,
-        "pid": 4711,
-        "life": "4711:81234",
-        "user": "p4",
-        "is_listening": True,
-        "nodes": (ResidentNode(name="big-1/0", generation=GENERATION, phase="loaded", is_ours=True),),
-        "sockets": 201,
-        "unique": 200,
-        "hidden": 196,
-        "processes": (StageProcess("4720:81300", "p4_staged_server"),),
-        "journal": FolderCount(folder="/var/lib/p4/journal", files=26_510, bytes=8_100_123, admissions=9),
-        "restart": "its journal holds 9 admitted requests",
-        "commands": Commands(end="systemctl stop p4.service", begin="systemctl start p4.service"),
-        "devices": (
-            DeviceFacts(name="CPU", uuid="cpu", kind="cpu", total=64 * GIB, free=40 * GIB),
-            DeviceFacts(name="CUDA0", uuid="u0", kind="gpu", total=24 * GIB, free=2 * GIB),
-        ),
-        "memory_available": 40 * GIB,
-    }
-    return ResidentLook(**{**given, **changes})
-
-
-def well(name: str, journal: str = "ok") -> HostFacts:
-    """What a host says of itself, and of its own agent's journal."""
-    facts = host(name).facts
-    assert facts is not None
-    return msgspec.structs.replace(facts, journal=journal)
-
-
-def a_world() -> FleetState:
-    """One p4 replica over two hosts; its head is on the host to recover, on a GPU."""
-    ranks = tuple(
-        shard("big-1", rank, name, engine="p4", device="CUDA0", bound=bound(20 * GIB, GIB), world_size=2)
-        for rank, name in enumerate(("gpu-a", "gpu-b"))
-    )
-    views = tuple(msgspec.structs.replace(shard_view(each.rank), shard=each) for each in ranks)
-    state = fleet(replica("big-1", shards=views, in_flight=3, plan=None))
-    hosts = {
-        HostId(each.host): msgspec.structs.replace(
-            host(each.host, facts=well(each.host)),
-            entities=msgspec.structs.replace(host().entities, shards={each.node_id: each}),
-        )
-        for each in ranks
-    }
-    return msgspec.structs.replace(state, hosts=hosts)
-
-
-def planned(look: ResidentLook | None = None, **options: Any) -> RecoveryPlan:
-    state = a_world()
-    given: dict[str, Any] = {"leave": "cut", "deadline_seconds": 120.0}
-    return make_recovery(state, state.hosts[A], look or a_look(), NOW, **{**given, **options})
 
 
 def test_every_step_says_what_by_whom_its_condition_and_its_proof() -> None:
@@ -199,6 +141,45 @@ def test_people_are_shown_the_baselines_and_every_value() -> None:
         assert words in text, text
     for name in STEPS:
         assert f" {name}" in text
+
+
+def test_what_is_lost_and_what_is_kept_stand_last_for_a_command_and_first_on_a_screen() -> None:
+    theirs = ResidentNode(name="theirs", generation=7, phase="loaded")
+    plan = planned(a_look(nodes=(*a_look().nodes, theirs)))
+    for stakes_first in (False, True):
+        lines = [line_text(each) for each in recovery_lines(plan, LOOK, 400, stakes_first=stakes_first)]
+        assert (lines.index(" lost") < lines.index(" steps")) is stakes_first
+        text = "\n".join(lines)
+        for words in (
+            f"every stage on gpu-a ends: big-1/0 at generation {GENERATION}, theirs at generation 7",
+            "big-1: what is in flight is cut (3 now); then it serves nobody, and its stages on gpu-b are unloaded",
+            "big-1 was loaded by somebody else, who has to load it again",
+            "of others, who have to load them again: theirs",
+            "the journal /var/lib/p4/journal, 26510 files, 8100123 bytes: moved to /var/lib/p4/journal.aside-",
+        ):
+            assert words in text, words
+
+
+def test_a_drain_says_what_happens_when_its_time_does_not_do() -> None:
+    (_, words, *_) = lost_words(planned(leave="drain"))
+    assert words.startswith(
+        "big-1: it is drained first (3 in flight now), and nothing is ended if that takes over 120 s;"
+    )
+
+
+def test_a_stage_under_another_number_than_its_load_is_said_with_both() -> None:
+    assert mismatch_words(planned()) == []
+    plan = planned(a_look(nodes=(ResidentNode(name="big-1/0", generation=1, phase="loaded", is_ours=True),)))
+    assert mismatch_words(plan) == [f"node big-1/0 is at generation 1, and the load of big-1 is {GENERATION}"]
+
+
+def test_two_recoveries_under_one_ring_are_in_each_others_way_and_what_has_ended_is_in_nobodys() -> None:
+    stage = target_of(HostId("gpu-b"), NodeId("big-1/1"), 1, NodeGeneration(GENERATION), "p4")
+    other = operation("recovery-7", kind="recovery", subject="gpu-a", targets=(stage,))
+    assert in_the_way([other], "gpu-b", {"big-1"}) is other
+    assert in_the_way([other], "gpu-c", {"small-1"}) is None
+    assert in_the_way([operation("load-7", subject="big-1")], "gpu-b", {"big-1"}) is not None
+    assert in_the_way([msgspec.structs.replace(other, state="succeeded")], "gpu-b", {"big-1"}) is None
 
 
 def test_what_halts_is_ownerless_with_its_code_until_somebody_resumes_it(tmp_path: Path) -> None:

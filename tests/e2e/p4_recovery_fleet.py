@@ -7,6 +7,8 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import psutil
 
 from tests.e2e.fleet import until
 from tests.e2e.p4_fleet import SOUND, P4Fleet
-from tests.p4.ring import JOURNAL_VARIABLE, SimulatedHost, SimulatedRing
+from tests.p4.ring import JOURNAL_VARIABLE, SimulatedHost, SimulatedRing, simulated_ring
+from tests.ports import claim_block
 
 KILL = "/bin/kill"
 
@@ -88,6 +91,18 @@ class RecoverableFleet(P4Fleet):
         super().close()
         for pid in started:
             end_process(int(pid))
+
+
+@contextmanager
+def recoverable_fleet(folder: Path, **switches: Any) -> Iterator[RecoverableFleet]:
+    """A started fleet of two hosts whose p4 agents can be ended and started; everything ends with it."""
+    with simulated_ring(folder, 2, **{"n_layer": 4, **switches}) as ring:
+        fleet = RecoverableFleet(claim_block(), ring, **switches)
+        try:
+            fleet.start()
+            yield fleet
+        finally:
+            fleet.close()
 
 
 def end_process(pid: int) -> None:

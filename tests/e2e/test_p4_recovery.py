@@ -18,10 +18,9 @@ import pytest
 
 from backend.control.recovery_document import STEPS, DeviceFloor, read_recovery, sealed_recovery, write_recovery
 from tests.e2e.fleet import until
-from tests.e2e.p4_recovery_fleet import KILL, RecoverableFleet
+from tests.e2e.p4_recovery_fleet import KILL, RecoverableFleet, recoverable_fleet
 from tests.p4.peer import BarePeer, planned_ring
-from tests.p4.ring import simulated_ring, stage_binary
-from tests.ports import claim_block
+from tests.p4.ring import stage_binary
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -37,11 +36,7 @@ def fleets(tmp_path: Path) -> Iterator[Any]:
     with ExitStack() as stack:
 
         def start(**switches: Any) -> RecoverableFleet:
-            ring = stack.enter_context(simulated_ring(tmp_path, 2, **{"n_layer": 4, **switches}))
-            fleet = RecoverableFleet(claim_block(), ring, **switches)
-            stack.callback(fleet.close)
-            fleet.start()
-            return fleet
+            return stack.enter_context(recoverable_fleet(tmp_path, **switches))
 
         yield start
 
