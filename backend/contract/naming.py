@@ -1,4 +1,4 @@
-"""Names in words: in the order in which people count, a few of many, which one was meant, and what several say."""
+"""Names and ranks in words: in the order in which people count, a few of many, which was meant, what several say."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SHOWN_NAMES = 8
 _SHOWN_WORDS = 6
 Name = TypeVar("Name", bound=str)
 _NUMBER = re.compile("([0-9]+)")
+_RANK = re.compile("rank ([0-9]{1,9})(?= on |: )")
 
 
 @lru_cache(maxsize=8192)
@@ -40,6 +41,28 @@ def no_such(what: str, asked: str, known: Iterable[str]) -> str:
     names = sorted(known, key=by_number)
     near = nearest(asked, names)
     return f"there is no {what} {asked!r}; known: {few_of(names)}" + (f". Did you mean {near}?" if near else "")
+
+
+def ranks_together(sentences: Iterable[str]) -> list[str]:
+    """Sentences, those that say the same of one rank each as one: ``ranks 0-3, 7 on gpu-1: unreachable``."""
+    ranks: dict[str, list[int]] = {}
+    for each in sentences:
+        found = _RANK.match(each)
+        ranks.setdefault(each[found.end() :] if found else each, []).extend([int(found[1])] if found else [])
+    return [f"{_ranks(numbers)}{rest}" for rest, numbers in ranks.items()]
+
+
+def _ranks(numbers: Collection[int]) -> str:
+    if not numbers:
+        return ""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {listed}" if listed.isdigit() else f"ranks {listed}"
 
 
 def said_by(words: Mapping[Name, str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from backend.contract.entities import Shard
+from backend.contract.naming import ranks_together
 from backend.contract.states import HostState
 from backend.contract.words import NodeId, counted
 from backend.control.adoption_document import Decision
@@ -69,7 +70,7 @@ def _taken_over(view: ReplicaView, live: list[Shard], known: str) -> Iterator[De
     short = [*view.missing.values(), *view.not_running.values()]
     if len(hosts) > 1 or short:
         parts = [f"{counted(sum(shard.host == host for shard in live), 'rank')} of {host}" for host in hosts]
-        later = f"; still short: {'; '.join(short)}" if short else ""
+        later = f"; still short: {'; '.join(ranks_together(short))}" if short else ""
         words = f"{' and '.join(parts)} are one replica of generation {view.load_generation}{later}"
         yield Decision("merge", str(view.id), words, 5)
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import msgspec
 
 from backend.contract.entities import Buffers, Drain, Shard, TakenOver
+from backend.contract.naming import ranks_together
 from backend.contract.plans import Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
@@ -106,6 +107,7 @@ def derive_replica(
     if state is ReplicaState.RECOVERING and generation == given_up:
         state, words = ReplicaState.FAILED, [*words, f"not whole again within its grace of {GRACE_SECONDS:.0f} s"]
     words = [*words, *_stray_words(claims, generation), *ring.oddities, *_ownerless_words(open_operations)]
+    words = ranks_together(words) if len(words) > 1 else words
     return _view(replica, ring, state, words, drain, open_operations, models, unix_ms)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.contract.naming import by_number, few_of, nearest, no_such, said_by
+from backend.contract.naming import by_number, few_of, nearest, no_such, ranks_together, said_by
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,24 @@ def test_a_wrong_name_hears_what_there_is_and_what_was_probably_meant() -> None:
     words = no_such("replica", "big-5000", (f"big-{n}" for n in range(1000)))
     assert words.endswith("and 992 more. Did you mean big-500?")
     assert len(words) < 200
+
+
+@pytest.mark.parametrize(
+    ("sentences", "together"),
+    [
+        ([], []),
+        (["rank 2 on host-b: lost"], ["rank 2 on host-b: lost"]),
+        ([f"rank {n} on a: lost" for n in (0, 1, 2, 5)], ["ranks 0-2, 5 on a: lost"]),
+        (["rank 1 on a: lost", "rank 2 on b: lost"], ["rank 1 on a: lost", "rank 2 on b: lost"]),
+        (
+            ["rank 3: no host has reported it", "rank 4: no host has reported it"],
+            ["ranks 3-4: no host has reported it"],
+        ),
+        (["unresponsive: x", "rank 0 says ready", "unresponsive: x"], ["unresponsive: x", "rank 0 says ready"]),
+    ],
+)
+def test_what_is_said_of_ranks_alike_is_said_once(sentences: list[str], together: list[str]) -> None:
+    assert ranks_together(sentences) == together
 
 
 def test_what_many_say_alike_is_said_once() -> None:
