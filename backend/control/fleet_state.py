@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -98,8 +99,11 @@ def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> F
     for name in views.keys() & before.keys():
         if views[name] is None:
             del replicas[name]
-    if views.keys() - before.keys():
-        replicas = {name: replicas[name] for name in sorted(replicas, key=by_number)}
+    if new := replicas.keys() - before.keys():
+        names = [name for name in before if name in replicas]
+        for name in new:
+            insort(names, name, key=by_number)
+        replicas = {name: replicas[name] for name in names}
     planned_at = _planned(fleet.planned_at, before, views)
     return msgspec.structs.replace(with_state(fleet, replicas=replicas), planned_at=planned_at)
 
