@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -142,6 +143,7 @@ async def _upgrade(pipe: socket.socket, open_seconds: float, where: str) -> Clie
         return await websocket(
             URI,
             sock=pipe,
+            create_connection=_connection_type(),
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
             proxy=None,
@@ -161,6 +163,37 @@ async def _upgrade(pipe: socket.socket, open_seconds: float, where: str) -> Clie
     except (WebSocketException, OSError, EOFError) as error:
         pipe.close()
         raise CannotConnect(f"{where}: the handshake broke off: {error or type(error).__name__}.") from error
+
+
+class _Gone(asyncio.Transport):
+    """The transport of a connection that was lost: there is nothing left to close."""
+
+    def abort(self) -> None:
+        """Nothing is left."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def is_closing(self) -> bool:
+        """It is over."""
+        return True
+
+
+@functools.cache
+def _connection_type() -> type[ClientConnection]:
+    """The client of websockets, but that one that was lost may be aborted, which websockets and links do in any case.
+
+    asyncio's own transport fails there with an AttributeError when it was closed with data left to send and has sent
+    it since (``_SelectorTransport._force_close`` after ``_call_connection_lost``, Python 3.11 to 3.13).
+    """
+    from websockets.asyncio.client import ClientConnection
+
+    class Connection(ClientConnection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.transport = _Gone()
+
+    return Connection
 
 
 async def hang_up(connection: ClientConnection) -> None:

@@ -15,6 +15,7 @@ from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.ledger import ENDED, HALTED, LedgerWriter, Operation, Step
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
+from backend.control.recalling import ask_until_known
 from backend.failpoints import failpoint
 
 CONNECT_SECONDS = 10.0
@@ -136,7 +137,7 @@ class Conduct:
     async def ask(self, host: HostId, command: Command, seconds: float) -> Outcome:
         """Ask one host and hear it out, over lost connections too, for at most ``seconds``."""
         try:
-            result = await self.reach.links[host].ask_until_known(command, seconds)
+            result = await ask_until_known(self.reach.links[host], command, seconds)
         except AnswerUnknown as error:
             return Outcome(None, str(error), error.sent)
         except Refusal as error:
