@@ -13,6 +13,8 @@ import time
 import traceback
 from pathlib import Path
 
+import msgspec
+
 from backend.contract.words import OpId, UnixMs
 from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
@@ -98,13 +100,15 @@ class Backend:
     def submit(self, request: Request) -> OpId:
         """Take a request; what becomes of it appears in ``state().answers`` under the id returned.
 
-        Raises SubmitRefused for a write in a read-only context, and when the backend does not live.
+        Raises SubmitRefused for a write in a read-only context, for text that cannot be written down, and when the
+        backend does not live.
         """
         if self.context.read_only and type(request).is_write:
             raise SubmitRefused(
                 f"{type(request).__name__} changes the fleet, and context {self.context.name} is read-only. "
                 "Set read_only = false in contexts.toml, or use another context."
             )
+        _check_text(request)
         if fault := self.state().fault:
             raise SubmitRefused(f"the backend has stopped: {fault}. Start ringtop again.")
         self._started.wait(_STOP_SECONDS)
@@ -195,6 +199,17 @@ class Backend:
 def _kind(request: Request) -> str:
     """The first part of an operation id: ``load-…`` reads better than a number."""
     return type(request).__name__.removeprefix("Start").removesuffix("Request").lower()
+
+
+def _check_text(request: Request) -> None:
+    """Raise SubmitRefused for text that no file and no frame can hold: bytes from a terminal that are no UTF-8."""
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object[max(0, error.start - 20) : error.end + 20])
+        raise SubmitRefused(
+            f"{type(request).__name__} holds text that is no Unicode, at {text}, so nothing was sent. Type it anew."
+        ) from error
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -8,14 +8,14 @@ import time
 import msgspec
 
 from backend.contract.commands import AdoptForeign
-from backend.contract.naming import no_such
 from backend.contract.plans import plan_digest
 from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.asking import QUICK_SECONDS, Asking
+from backend.control.asking import QUICK_SECONDS, Asking, host_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
+from backend.control.confirming import check_confirmed
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts
 from backend.control.reach import Reach, is_settled
@@ -75,17 +75,11 @@ def foreign_of(answer: Answer) -> ForeignProcess:
 async def adopt_foreign(asking: Asking, who: str, op_id: OpId, request: AdoptForeignRequest) -> str:
     """Have the process recorded at its agent, which looks at it once more first. Raises CannotAnswer."""
     plan, process, state = request.plan, request.process, asking.state
-    if not request.confirmed == plan.digest == plan_digest(plan):
-        raise CannotAnswer(
-            REFUSED,
-            f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {plan.digest[:8]} and its content "
-            f"gives {plan_digest(plan)[:8]}. Plan the adoption again and confirm what it shows.",
-        )
+    check_confirmed(request.confirmed, plan.digest, plan_digest(plan), what="plan", again="Plan the adoption again")
     if plan.is_refused:
         refusals = [finding.words for finding in plan.findings if finding.is_refusal]
         raise CannotAnswer(REFUSED, "\n".join(refusals))
-    if request.host not in state.hosts:
-        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
+    host_of(state, request.host)
     _refuse_known(state, request.host, process)
     command = AdoptForeign(
         op_id=op_id,
@@ -105,9 +99,7 @@ async def adopt_foreign(asking: Asking, who: str, op_id: OpId, request: AdoptFor
 
 def find_foreign(state: FleetState, request: PlanForeign) -> ForeignProcess:
     """The process that is named. Raises CannotAnswer saying what there is."""
-    view = state.hosts.get(request.host)
-    if view is None:
-        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
+    view = host_of(state, request.host)
     if view.state is not HostState.LIVE or view.facts is None:
         raise CannotAnswer(UNREACHABLE, f"{request.host} is {view.state.value}: {view.words}")
     found = next((each for each in view.facts.foreign if each.pid == request.pid), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -12,7 +14,7 @@ from backend.contract.states import HostState
 from backend.contract.words import OpId, UnixMs
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.contexts import Context
-from backend.control.exit_codes import REFUSED
+from backend.control.exit_codes import FAILED, REFUSED
 from backend.control.ledger import (
     ENDED,
     ROLLING_BACK,
@@ -49,7 +51,7 @@ class Ownerless:
         view = await self._ownerless(request.operation, "resumed")
         if request.move_journal:
             return await asyncio.to_thread(self._approve_and_resume, view, request.why)
-        return await asyncio.to_thread(spawn_operation, self._context, view.id)
+        return await asyncio.to_thread(self._go_on, view.id)
 
     def _approve_and_resume(self, view: OperationView, why: str) -> subprocess.Popen[bytes]:
         """Write down who approves that a recovery moves a journal aside, and why; then it goes on."""
@@ -57,14 +59,9 @@ class Ownerless:
             raise CannotAnswer(REFUSED, f"{view.id} is of kind {view.kind}; only a recovery moves a journal aside")
         if not why:
             raise CannotAnswer(REFUSED, "moving a journal aside is recorded with its reason: add --why TEXT")
-        writer = self._own(view.id)
-        try:
-            words = f"{self._who} approved that the journal is moved aside: {why}"
-            step = Step(at_unix_ms=_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
-            writer.append(step)
-            return spawn_operation(self._context, view.id, writer.fd)
-        finally:
-            writer.close()
+        words = f"{self._who} approved that the journal is moved aside: {why}"
+        step = Step(at_unix_ms=_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
+        return self._go_on(view.id, step)
 
     async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
         """Give an operation a new process that takes it back; what was asked for is written down first."""
@@ -75,26 +72,23 @@ class Ownerless:
                 f"{view.id} is of kind {view.kind}, which cannot be taken back: what was stopped is gone. "
                 "Resume it, or settle it.",
             )
-        return await asyncio.to_thread(self._begin_roll_back, view)
+        asked = Step(
+            at_unix_ms=_unix_ms(),
+            target=view.subject,
+            what=ROLLING_BACK,
+            words=f"{self._who} asked to take it back",
+            phase=ROLLING_BACK,
+            unknown=len(view.targets),
+        )
+        return await asyncio.to_thread(self._go_on, view.id, asked)
 
-    def _begin_roll_back(self, view: OperationView) -> subprocess.Popen[bytes]:
-        writer = self._own(view.id)
-        try:
-            words = f"{self._who} asked to take it back"
-            if not any(step.what == ROLLING_BACK for step in writer.steps):
-                writer.append(
-                    Step(
-                        at_unix_ms=_unix_ms(),
-                        target=view.subject,
-                        what=ROLLING_BACK,
-                        words=words,
-                        phase=ROLLING_BACK,
-                        unknown=len(view.targets),
-                    )
-                )
-            return spawn_operation(self._context, view.id, writer.fd)
-        finally:
-            writer.close()
+    def _go_on(self, op_id: OpId, decided: Step | None = None) -> subprocess.Popen[bytes]:
+        """Write down what was decided and give the operation a process that owns it; it rolls back once only."""
+        with self._owning(op_id) as writer:
+            is_said = any(step.what == ROLLING_BACK for step in writer.steps)
+            if decided is not None and not (is_said and decided.what == ROLLING_BACK):
+                writer.append(decided)
+            return spawn_operation(self._context, op_id, writer.fd)
 
     async def settle(self, op_id: OpId, *, despite_silence: bool) -> Conclusion:
         """Close an operation from what the fleet says. Refused while a rank moves, and while a host is silent."""
@@ -114,8 +108,7 @@ class Ownerless:
                 mend(self._context.ledger_folder, view.id)
             except (LedgerError, OSError) as error:
                 raise CannotAnswer(REFUSED, str(error)) from error
-        writer = self._own(view.id)
-        try:
+        with self._owning(view.id) as writer:
             if writer.steps and writer.steps[-1].what == ENDED:
                 raise CannotAnswer(REFUSED, f"{view.id} has ended meanwhile: {writer.steps[-1].words}")
             end = Step(
@@ -127,8 +120,6 @@ class Ownerless:
                 exit_code=conclusion.code,
             )
             writer.append(end)
-        finally:
-            writer.close()
 
     async def rebuild(self) -> tuple[tuple[Rebuilt, ...], tuple[str, ...]]:
         """Write an entry for every load without one; returns them, and the hosts that could not be asked."""
@@ -164,11 +155,16 @@ class Ownerless:
                 f"{view.id} is of context {view.context}, this is {self._context.name}. Use --context {view.context}",
             )
 
-    def _own(self, op_id: OpId) -> LedgerWriter:
+    @contextlib.contextmanager
+    def _owning(self, op_id: OpId) -> Iterator[LedgerWriter]:
+        """The operation's ledger, owned for a moment. Raises CannotAnswer with whatever is in the way."""
         try:
-            return reopen(self._context.ledger_folder, op_id)
-        except (LedgerError, OSError) as error:
+            with contextlib.closing(reopen(self._context.ledger_folder, op_id)) as writer:
+                yield writer
+        except LedgerError as error:
             raise CannotAnswer(REFUSED, str(error)) from error
+        except OSError as error:
+            raise CannotAnswer(FAILED, f"{op_id} is still without an owner: {error}. Try again.") from error
 
 
 def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:

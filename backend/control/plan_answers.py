@@ -109,16 +109,12 @@ class PlanAnswers:
         reasons: dict[str, str] = {}
         for host in hosts:
             try:
-                result = await self._asking.ask(
-                    host, InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path), INSPECT_SECONDS
-                )
-                facts = msgspec.convert(result.value.get("model"), ModelFacts)
+                command = InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path)
+                facts = await self._asking.ask_for(host, command, INSPECT_SECONDS, ModelFacts, "model")
                 self._reach.apply(header_read(host, path, facts, _unix_ms()))
                 return facts, host, ""
             except CannotAnswer as error:
                 reasons[host] = str(error).removeprefix(host).lstrip(": ")
-            except msgspec.ValidationError as error:
-                reasons[host] = f"its answer cannot be read: {error}"
         return None, None, said_by(reasons) or "no live host was named to read it from"
 
     async def check_models(self, op_id: OpId) -> str:

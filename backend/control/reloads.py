@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from backend.contract.findings import has_refusal
 from backend.contract.models import ModelFacts
-from backend.contract.naming import no_such
 from backend.contract.plans import Plan, plan_digest
 from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
+from backend.control.asking import replica_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
+from backend.control.confirming import check_confirmed, check_deadline
 from backend.control.derive import OPEN_STATES
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts, target_of
@@ -94,15 +95,10 @@ class Reloads:
     def confirmed(self, request: StartReload) -> tuple[tuple[Target, ...], dict[str, Any]]:
         """The targets that are to go, and the operation's options. Raises CannotAnswer for what holds no more."""
         wanted, state = request.plan, self._reach.state
-        computed = plan_digest(wanted)
-        if not request.confirmed == wanted.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {wanted.digest[:8]} and its "
-                f"content gives {computed[:8]}. Plan the reload again and confirm what it shows.",
-            )
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        check_confirmed(
+            request.confirmed, wanted.digest, plan_digest(wanted), what="plan", again="Plan the reload again"
+        )
+        check_deadline(request.deadline_seconds)
         view = replica_of(state, request.replica)
         if view.load_generation != request.load_generation:
             raise CannotAnswer(
@@ -171,13 +167,6 @@ def leave_of(view: ReplicaView) -> Literal["drain", "unload"]:
     """How the old one goes: drained while its leader lives, else unloaded, for nothing is left to empty."""
     lives = any(each.shard.rank == 0 and each.state not in _ENDED for each in view.shards)
     return "drain" if lives and view.state.value not in _ENDED else "unload"
-
-
-def replica_of(state: FleetState, replica: ReplicaId) -> ReplicaView:
-    """The replica. Raises CannotAnswer naming those that there are."""
-    if replica not in state.replicas:
-        raise CannotAnswer(REFUSED, no_such("replica", replica, state.replicas))
-    return state.replicas[replica]
 
 
 def _refuse_busy(state: FleetState, view: ReplicaView) -> None:

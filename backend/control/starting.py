@@ -12,8 +12,9 @@ from backend.contract.plans import Plan, plan_digest
 from backend.contract.words import LoadGeneration, OpId, UnixMs
 from backend.control.adopting import chosen_shards, stop_options, targets_to_stop
 from backend.control.adoption import classify
-from backend.control.asking import Asking
+from backend.control.asking import replica_of
 from backend.control.cannot_answer import CannotAnswer
+from backend.control.confirming import check_confirmed, check_deadline
 from backend.control.contexts import Context
 from backend.control.exit_codes import DONE, FAILED, REFUSED
 from backend.control.fleet_facts import fleet_facts, target_of
@@ -44,11 +45,10 @@ SETTLE_SECONDS = 10.0
 class Starting:
     """Starts operations and collects their processes when they have ended."""
 
-    def __init__(self, context: Context, reach: Reach, who: str, asking: Asking, reloads: Reloads) -> None:
+    def __init__(self, context: Context, reach: Reach, who: str, reloads: Reloads) -> None:
         self._context = context
         self._reach = reach
         self._who = who
-        self._asking = asking
         self._reloads = reloads
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare = Spare(context)
@@ -76,13 +76,7 @@ class Starting:
     async def load(self, op_id: OpId, request: StartLoad) -> str:
         """A load by a plan that was confirmed as it stands, and still holds. Returns the operation."""
         wanted = request.plan
-        computed = plan_digest(wanted)
-        if not request.confirmed == wanted.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {wanted.digest[:8]} and its "
-                f"content gives {computed[:8]}. Make the plan again and confirm what it shows.",
-            )
+        check_confirmed(request.confirmed, wanted.digest, plan_digest(wanted), what="plan", again="Make the plan again")
         findings = (*wanted.findings, *recheck(wanted, fleet_facts(self._reach.state)))
         if has_refusal(findings):
             refusals = [finding.words for finding in findings if finding.is_refusal]
@@ -115,7 +109,7 @@ class Starting:
             if reservation.replica == request.replica
         ]
         if not targets and not reservations:
-            self._asking.replica(request.replica)
+            replica_of(state, request.replica)
             raise CannotAnswer(DONE, f"nothing to do: no host has a shard of {request.replica}")
         view = state.replicas.get(request.replica)
         generation = view.load_generation if view else None
@@ -124,9 +118,8 @@ class Starting:
 
     async def drain(self, op_id: OpId, request: StartDrainRequest) -> str:
         """A drain of every live rank of a replica."""
-        view = self._asking.replica(request.replica)
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        view = replica_of(self._reach.state, request.replica)
+        check_deadline(request.deadline_seconds)
         targets = tuple(
             target_of(s.shard.host, s.shard.node_id, s.shard.rank, s.shard.node_generation, s.shard.engine)
             for s in view.shards
