@@ -93,7 +93,8 @@ from backend.control.keeper import holds_in, keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
 from backend.control.keeping import Keeping, NotKept
-from backend.control.ledger import LedgerError, OwnerLives, read_ledger
+from backend.control.ledger import LedgerError, OwnerLives
+from backend.control.ledger_views import read_ledger
 from backend.control.operations.run import run_operation
 from backend.control.paper import (
     GuardOnPaper,

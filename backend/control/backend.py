@@ -22,7 +22,8 @@ from backend.control.cannot_answer import SubmitRefused
 from backend.control.contexts import Context, who_asks
 from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
-from backend.control.ledger import LedgerReader, new_op_id
+from backend.control.ledger import new_op_id
+from backend.control.ledger_views import LedgerReader
 from backend.control.link_ends import LinkSettings
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import Request
@@ -129,7 +130,7 @@ class Backend:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001  # whatever escapes is shown, never lost with the thread
-            words = f"{_innermost(error)!r}, see {_write_down(self.context.home, error)}"
+            words = f"{_fault_words(_innermost(error))}, see {_write_down(self.context.home, error)}"
             self._reach.apply(Faulted(at=time.monotonic(), unix_ms=_unix_ms(), words=words))
         finally:
             self._started.set()
@@ -216,6 +217,11 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return error
+
+
+def _fault_words(error: BaseException) -> str:
+    """What ended the backend; the system's own errors name the file that they are about."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else repr(error)
 
 
 def _write_down(home: Path, error: BaseException) -> Path:

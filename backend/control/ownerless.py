@@ -15,17 +15,8 @@ from backend.contract.words import OpId, UnixMs
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.contexts import Context
 from backend.control.exit_codes import FAILED, REFUSED
-from backend.control.ledger import (
-    ENDED,
-    ROLLING_BACK,
-    LedgerError,
-    LedgerWriter,
-    Step,
-    ledger_path,
-    mend,
-    read_operation,
-    reopen,
-)
+from backend.control.ledger import ENDED, ROLLING_BACK, LedgerError, LedgerWriter, Step, ledger_path, mend, reopen
+from backend.control.ledger_views import read_operation
 from backend.control.operations.recovery import APPROVED
 from backend.control.operations.settle import Conclusion, conclude
 from backend.control.operations.spawning import spawn_operation

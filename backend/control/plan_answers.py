@@ -17,7 +17,7 @@ from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
 from backend.control.drift_answers import header_read, model_files
 from backend.control.exit_codes import DONE, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.fleet_facts import fleet_facts
+from backend.control.fleet_facts import fleet_facts, highest_planned
 from backend.control.reach import Reach, is_settled
 from backend.control.reported_cuts import heard_in
 from backend.control.requests import MakePlan
@@ -98,9 +98,7 @@ class PlanAnswers:
 
     def highest_planned(self) -> int:
         """The highest generation of any operation of this home."""
-        views = self._reach.state.operations.values()
-        planned = (view.plan.load_generation for view in views if view.plan is not None)
-        return max((*(view.load_generation or 0 for view in views), *planned), default=0)
+        return highest_planned(self._reach.state.operations.values())
 
     async def inspect(
         self, op_id: OpId, hosts: tuple[HostId, ...], path: str

@@ -14,6 +14,7 @@ import msgspec
 
 from backend.contract.words import HostId, UnixMs
 from backend.control.contexts import Context
+from backend.control.durable import sync_folder
 from backend.control.event_file import FORMAT, EventLine, Head, frame_line, write
 from backend.control.fleet_events import AnyFleetEvent, Slept
 from backend.control.ledger import new_op_id
@@ -59,7 +60,7 @@ def record_fleet(
             os.fsync(file.fileno())
         os.link(part, path)  # a rename would replace a file that came meanwhile
         part.unlink()
-        _sync_folder(path.absolute().parent)
+        sync_folder(path.absolute().parent)
     except FileExistsError as error:
         raise RecordRefused(f"{path} came into being meanwhile, and is kept; the recording is {part}.") from error
     except OSError as error:
@@ -183,14 +184,6 @@ class _Recorder:
             case _:
                 return
         self._put(write(line))
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unix_ms() -> UnixMs:

@@ -29,7 +29,8 @@ from backend.contract.frames import tree_of
 from backend.contract.plans import PhaseBound, Plan
 from backend.contract.words import AgentAddress, HostId, NodeId, OpId, UnixMs
 from backend.control.contexts import Context
-from backend.control.ledger import Operation, create, ledger_path, read_operation
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations import conduct as conduct_module
 from backend.control.operations import load as load_module
 from backend.control.operations import run_operation, spawn_operation

@@ -9,7 +9,8 @@ from typing import Any
 from backend.contract.plans import Plan
 from backend.contract.words import LoadGeneration, OpId, UnixMs
 from backend.control.exit_codes import DONE, UNKNOWN
-from backend.control.ledger import Operation, create, ledger_path, read_operation
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.spawning import spawn_operation
 from backend.control.views import OperationView, Target

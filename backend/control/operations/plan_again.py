@@ -13,8 +13,8 @@ from backend.contract.naming import said_by
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
 from backend.control.catalog_reader import CatalogReader
-from backend.control.fleet_facts import fleet_facts
-from backend.control.ledger import LedgerReader
+from backend.control.fleet_facts import fleet_facts, highest_planned
+from backend.control.ledger_views import LedgerReader
 from backend.control.operations.conduct import Conduct
 from backend.planning.catalog import CatalogError
 from backend.planning.fleet import highest_generation
@@ -39,7 +39,6 @@ async def plan_again(conduct: Conduct, last: Plan, replica: ReplicaId) -> Plan:
     facts, where, words = await _header(conduct, model_hosts(catalog, fleet, wanted), entry.path)
     known = [highest_generation(report) for report in fleet.reports]
     operations = await asyncio.to_thread(LedgerReader(reach.context.ledger_folder).read)
-    planned = [int(view.load_generation or 0) for view in operations.values()]
     return plan(
         catalog,
         without_replica(fleet, replica, profile.port),
@@ -48,7 +47,7 @@ async def plan_again(conduct: Conduct, last: Plan, replica: ReplicaId) -> Plan:
         now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
         model_words=words,
         model_host=where,
-        generation_floor=max(*known, *planned, 0),
+        generation_floor=max(*known, highest_planned(operations.values()), 0),
         version=RINGTOP_VERSION,
         replica=replica,
     )
