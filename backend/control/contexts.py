@@ -36,7 +36,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ledger_folder(self) -> Path:
         """Where the operations of this home keep their files."""
-        return self.home / "ledger"
+        return ledger_folder(self.home)
+
+
+def ledger_folder(home: Path) -> Path:
+    """Where the operations of a home keep their files."""
+    return home / "ledger"
 
 
 def home_folder() -> Path:

@@ -194,7 +194,8 @@ def _create_and_start(context: Context, operation: Operation, spare: Spare) -> s
     try:
         return spare.start(operation.op_id, writer.fd)
     except OSError as error:
-        raise CannotAnswer(FAILED, f"{operation.op_id} is written and its process did not start: {error}") from error
+        again = f"Nothing was sent. Try again with: ringtop op resume {operation.op_id}"
+        raise CannotAnswer(FAILED, f"the process of {operation.op_id} did not start: {error}. {again}") from error
     finally:
         writer.close()
 

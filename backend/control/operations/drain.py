@@ -67,7 +67,13 @@ async def _start(conduct: Conduct, hosts: list[HostId]) -> int | None:
             continue
         words = f"{host} did not begin to drain: {outcome.words}"
         conduct.step(host, "refused", words)
-        await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
+        left = await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
+        if left:
+            listed = "; ".join(f"{each}: {why}" for each, why in left.items())
+            again = f"ringtop drain {operation.subject} --cancel"
+            return conduct.end(
+                UNKNOWN, f"{words}. A drain may be open, and end as was asked, at {listed}. End it: {again}"
+            )
         return conduct.end(UNKNOWN if outcome.result is None else REFUSED, words)
     return None
 
@@ -91,7 +97,9 @@ async def _take_back(conduct: Conduct, hosts: list[HostId], silent: dict[HostId,
     return conduct.end(FAILED, f"{subject} serves on: the drain was taken back")
 
 
-async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:
+async def _cancel(conduct: Conduct, hosts: list[HostId]) -> dict[HostId, str]:
+    """Cancel the drain at these hosts; returns those of which nobody knows that it is cancelled, with the reason."""
+    left: dict[HostId, str] = {}
     for host in hosts:
         command = ChangeDrain(
             op_id=conduct.op_id(f"cancel-{host}"),
@@ -101,6 +109,9 @@ async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:
         )
         outcome = await conduct.ask(host, command, ANSWER_SECONDS)
         conduct.step(host, "cancel", "cancelled here" if outcome.succeeded else outcome.words)
+        if outcome.result is None:
+            left[host] = outcome.words
+    return left
 
 
 async def _follow(conduct: Conduct, leader: HostId) -> str:
