@@ -44,8 +44,10 @@ async def connect(address: AgentAddress, open_seconds: float = 10.0) -> AsyncIte
         async with _through_ssh(address.removeprefix("ssh://"), open_seconds) as connection:
             yield connection
     elif address.startswith("wss://"):
+        host = re.sub(r"(:\d*)?(/.*)?$", "", address.removeprefix("wss://"))
         raise CannotConnect(
-            f"{address}: this ringtop does not dial TLS addresses. Reach the host with ssh://[user@]host."
+            f"{address}: this ringtop does not dial TLS addresses. Write ssh://{host} in its place in contexts.toml; "
+            "the system's ssh then runs ringtop-agent connect over there."
         )
     else:
         raise CannotConnect(f"{address}: expected unix:PATH or ssh://[user@]host.")

@@ -93,7 +93,10 @@ async def test_what_is_no_agent_is_said_in_words(place: Path) -> None:
     assert "is no socket" in await refused(f"unix:{place}/file")
     with a_socket(place / "dead.sock"):
         assert "no agent listens on it" in await refused(f"unix:{place}/dead.sock")
-    assert "does not dial TLS" in await refused("wss://gpu-a:9000")
+    for address in ("wss://gpu-a:9000", "wss://gpu-a", "wss://gpu-a/", "wss://gpu-a:9000/x"):
+        assert f"{address}: this ringtop does not dial TLS addresses. Write ssh://gpu-a in its" in await refused(
+            address
+        )
     assert "expected unix:PATH" in await refused("gpu-a")
 
 
