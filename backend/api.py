@@ -64,7 +64,6 @@ from backend.contract.words import (
     ReplicaId,
     UnixMs,
     node_id,
-    short_digest,
 )
 from backend.control.adoption import classify
 from backend.control.adoption_document import (
@@ -329,7 +328,6 @@ __all__ = [
     "run_operation",
     "said_by",
     "shard_state",
-    "short_digest",
     "who_asks",
     "write_adoption",
     "write_plan",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import msgspec
-
 from backend.contract.commands import Command
 from backend.contract.entities import Result
 from backend.contract.envelopes import command_type
+from backend.contract.frames import FrameError, convert
 from backend.contract.naming import no_such
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId
@@ -53,9 +52,9 @@ class Asking:
         """The result's value, or the ``part`` of it with this name, as ``kind``. Raises what ``ask`` raises."""
         value = (await self.ask(host, command, seconds)).value
         try:
-            return msgspec.convert(value.get(part) if part else value, kind)
-        except msgspec.ValidationError as error:
-            words = f"{host}: its answer to {command_type(command)} cannot be read: {error}. Update the older side."
+            return convert(value.get(part) if part else value, kind, f"its answer to {command_type(command)}")
+        except FrameError as error:
+            words = f"{host}: {error}. Install one release of ringtop on both sides."
             raise CannotAnswer(UNKNOWN, words) from error
 
     async def why_not(self, host: HostId, command: Command) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
 from backend.control.cannot_answer import SubmitRefused
@@ -28,6 +28,7 @@ from backend.control.link_ends import LinkSettings
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import Request
 from backend.control.views import Answer, FleetState, JournalLine
+from backend.control.wall_clock import now_unix_ms
 
 STALE_SECONDS = 2.0
 """A loop that has not lived for this long takes no request."""
@@ -50,7 +51,7 @@ class Backend:
         self._reach = Reach(
             context,
             context.hosts,
-            console=f"console-{new_op_id(self._who, _unix_ms())}",
+            console=f"console-{new_op_id(self._who, now_unix_ms())}",
             who=self._who,
             read_only=context.read_only,
             settings=settings,
@@ -117,7 +118,7 @@ class Backend:
         if self._loop is None or age > STALE_SECONDS:
             since = f"{age:.1f} s" if self._stamp else "its start"
             raise SubmitRefused(f"the backend has not answered since {since}, so nothing was sent. Try again.")
-        op_id = new_op_id(_kind(request), _unix_ms())
+        op_id = new_op_id(_kind(request), now_unix_ms())
         try:
             self._loop.call_soon_threadsafe(self._begin, op_id, request)
         except RuntimeError as error:
@@ -131,7 +132,7 @@ class Backend:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001  # whatever escapes is shown, never lost with the thread
             words = f"{_fault_words(_innermost(error))}, see {_write_down(self.context.home, error)}"
-            self._reach.apply(Faulted(at=time.monotonic(), unix_ms=_unix_ms(), words=words))
+            self._reach.apply(Faulted(at=time.monotonic(), unix_ms=now_unix_ms(), words=words))
         finally:
             self._started.set()
 
@@ -168,18 +169,20 @@ class Backend:
             await self._read_operations()
             await self._read_acknowledgements()
             models, words = await asyncio.to_thread(self._answering.catalog.read)
-            self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=_unix_ms(), models=models, words=words))
+            self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=now_unix_ms(), models=models, words=words))
             await asyncio.sleep(_FILES_SECONDS)
 
     async def _read_operations(self) -> None:
         async with self._reading:
             operations = await asyncio.to_thread(self._ledger.read)
-            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=_unix_ms(), operations=operations))
+            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=now_unix_ms(), operations=operations))
 
     async def _read_acknowledgements(self) -> None:
         async with self._reading:
             known, words = await asyncio.to_thread(self._acknowledgements.read)
-            self._reach.apply(AcknowledgementsRead(at=time.monotonic(), unix_ms=_unix_ms(), known=known, words=words))
+            self._reach.apply(
+                AcknowledgementsRead(at=time.monotonic(), unix_ms=now_unix_ms(), known=known, words=words)
+            )
 
     def _begin(self, op_id: OpId, request: Request) -> None:
         assert self._group is not None
@@ -194,7 +197,7 @@ class Backend:
         self._give(answer)
 
     def _give(self, answer: Answer) -> None:
-        self._reach.apply(AnswerGiven(at=time.monotonic(), unix_ms=_unix_ms(), answer=answer))
+        self._reach.apply(AnswerGiven(at=time.monotonic(), unix_ms=now_unix_ms(), answer=answer))
 
 
 def _kind(request: Request) -> str:
@@ -230,7 +233,3 @@ def _write_down(home: Path, error: BaseException) -> Path:
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)))
     return path
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 
@@ -11,20 +10,20 @@ from backend.contract.commands import AdoptForeign
 from backend.contract.plans import plan_digest
 from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, UnixMs
+from backend.contract.words import HostId, OpId
 from backend.control.asking import QUICK_SECONDS, Asking, host_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.confirming import check_confirmed
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.requests import AdoptForeignRequest, PlanForeign
 from backend.control.views import Answer, FleetState, HostView
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.catalog import CatalogError, UnknownModel
 from backend.planning.foreign import plan_adoption
 
-SETTLE_SECONDS = 10.0
 HEARD_SECONDS = 8.0
 """How long its agent may take to ask a foreign engine's port: it looks every few seconds."""
 
@@ -33,7 +32,7 @@ async def plan_foreign(
     reach: Reach, catalog: CatalogReader, op_id: OpId, request: PlanForeign, generation_floor: int
 ) -> Answer:
     """What adopting the process would make of it, with every finding. Raises CannotAnswer."""
-    await reach.until(is_settled, SETTLE_SECONDS)
+    await reach.settle()
     find_foreign(reach.state, request)
     await reach.until(lambda state: _was_asked(find_foreign(state, request)), HEARD_SECONDS)
     process, fleet = find_foreign(reach.state, request), fleet_facts(reach.state)
@@ -52,7 +51,7 @@ async def plan_foreign(
         entry,
         profile_name,
         profile,
-        now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+        now_unix_ms=now_unix_ms(),
         generation_floor=generation_floor,
     )
     refusals = [finding.words for finding in plan.findings if finding.is_refusal]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from backend.contract.entities import OperatorHold, operator_hold_key
-from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
+from backend.contract.states import TERMINAL, HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, ReplicaId
 from backend.control.derive import OPEN_STATES, find_model
 from backend.control.keeper_decisions import (
@@ -198,7 +198,7 @@ def _has_place(seen: _Seen, view: ReplicaView) -> bool:
 
 def _can_dismiss(seen: _Seen, view: ReplicaView) -> bool:
     """What has ended may be dismissed where its own hosts are heard; what still lives only where everybody is."""
-    if all(shard.state in ("stopped", "failed") for shard in view.shards):
+    if all(shard.state in TERMINAL for shard in view.shards):
         hosts = {shard.shard.host for shard in view.shards} & seen.state.hosts.keys()
         return all(seen.state.hosts[host].state is HostState.LIVE for host in hosts)
     return seen.all_heard(view)

@@ -23,6 +23,7 @@ from backend.contract.plans import Plan
 from backend.contract.words import LoadGeneration, OpId, UnixMs
 from backend.control.durable import sync_folder, write_all
 from backend.control.views import Target
+from backend.control.wall_clock import now_unix_ms
 from backend.failpoints import failpoint
 
 FORMAT = 2
@@ -185,7 +186,7 @@ def mend(folder: Path, op_id: OpId) -> Path:
         for step in parsed.steps:
             writer.append(step)
         words = f"{parsed.damage}; the whole file is kept as {aside.name}"
-        writer.append(Step(at_unix_ms=UnixMs(time.time_ns() // 1_000_000), target="", what="mended", words=words))
+        writer.append(Step(at_unix_ms=now_unix_ms(), target="", what="mended", words=words))
     finally:
         writer.close()
     return aside

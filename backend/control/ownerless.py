@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-import time
 from collections.abc import Iterator
 
 import msgspec
 
 from backend.contract.states import HostState
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.contexts import Context
 from backend.control.exit_codes import FAILED, REFUSED
@@ -20,13 +19,12 @@ from backend.control.ledger_views import read_operation
 from backend.control.operations.recovery import APPROVED
 from backend.control.operations.settle import Conclusion, conclude
 from backend.control.operations.spawning import spawn_operation
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.rebuilding import Rebuilt, find_lost, rebuild
 from backend.control.recovery_document import CENSUS
 from backend.control.requests import ResumeOperation
 from backend.control.views import OperationView
-
-SETTLE_SECONDS = 10.0
+from backend.control.wall_clock import now_unix_ms
 
 
 class Ownerless:
@@ -51,7 +49,7 @@ class Ownerless:
         if not why:
             raise CannotAnswer(REFUSED, "moving a journal aside is recorded with its reason: add --why TEXT")
         words = f"{self._who} approved that the journal is moved aside: {why}"
-        step = Step(at_unix_ms=_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
+        step = Step(at_unix_ms=now_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
         return self._go_on(view.id, step)
 
     async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
@@ -64,7 +62,7 @@ class Ownerless:
                 "Resume it, or settle it.",
             )
         asked = Step(
-            at_unix_ms=_unix_ms(),
+            at_unix_ms=now_unix_ms(),
             target=view.subject,
             what=ROLLING_BACK,
             words=f"{self._who} asked to take it back",
@@ -86,7 +84,7 @@ class Ownerless:
         view = await self._ownerless(op_id, "settled", also=("damaged",))
         if not view.targets and view.state == "damaged":
             raise CannotAnswer(REFUSED, f"{view.words}, so that nothing says what it was about.")
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         conclusion = conclude(view, self._reach.state, despite_silence=despite_silence)
         if conclusion.is_open:
             raise CannotAnswer(conclusion.code, f"{view.id} is not settled: {conclusion.words}.")
@@ -103,7 +101,7 @@ class Ownerless:
             if writer.steps and writer.steps[-1].what == ENDED:
                 raise CannotAnswer(REFUSED, f"{view.id} has ended meanwhile: {writer.steps[-1].words}")
             end = Step(
-                at_unix_ms=_unix_ms(),
+                at_unix_ms=now_unix_ms(),
                 target=view.subject,
                 what=ENDED,
                 words=f"{conclusion.words}; settled by {self._who} from what the fleet says",
@@ -114,7 +112,7 @@ class Ownerless:
 
     async def rebuild(self) -> tuple[tuple[Rebuilt, ...], tuple[str, ...]]:
         """Write an entry for every load without one; returns them, and the hosts that could not be asked."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         state = self._reach.state
         silent = tuple(name for name, view in state.hosts.items() if view.state is not HostState.LIVE)
         folder = self._context.ledger_folder
@@ -167,7 +165,3 @@ def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:
 def as_value(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> dict[str, object]:
     """A rebuild for programs."""
     return {"rebuilt": msgspec.to_builtins(written), "silent": list(silent)}
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import msgspec
 from backend.contract.commands import LookAtResident
 from backend.contract.residents import ResidentLook
 from backend.contract.states import HostState
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.asking import Asking, host_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.confirming import check_confirmed, check_deadline
@@ -20,13 +19,13 @@ from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import target_of
 from backend.control.keeper_answers import keeper_of
 from backend.control.operations.recovery import LOOK_SECONDS
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
 from backend.control.recovery_plan import make_recovery
 from backend.control.requests import PlanRecovery, StartRecovery
 from backend.control.views import Answer, FleetState, OperationView, Target
+from backend.control.wall_clock import now_unix_ms
 
-SETTLE_SECONDS = 10.0
 KIND = "recovery"
 
 
@@ -111,7 +110,7 @@ class Recoveries:
     async def _made(
         self, op_id: OpId, name: str, leave: Literal["drain", "cut"], deadline_seconds: float
     ) -> RecoveryPlan:
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         view = host_of(self._reach.state, name)
         if view.state is not HostState.LIVE:
             raise CannotAnswer(UNREACHABLE, f"{view.host} is {view.state.value}: {view.words}")
@@ -122,7 +121,7 @@ class Recoveries:
             )
         command = LookAtResident(op_id=OpId(f"{op_id}-look"), engine="p4")
         look = await self._asking.ask_for(view.host, command, LOOK_SECONDS, ResidentLook)
-        now = UnixMs(time.time_ns() // 1_000_000)
+        now = now_unix_ms()
         state = self._reach.state
         return make_recovery(
             state,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from typing import Any
 
 from backend.contract.findings import has_refusal
 from backend.contract.plans import Plan, plan_digest
-from backend.contract.words import LoadGeneration, OpId, UnixMs
+from backend.contract.states import TERMINAL
+from backend.contract.words import LoadGeneration, OpId
 from backend.control.adopting import chosen_shards, stop_options, targets_to_stop
 from backend.control.adoption import classify
 from backend.control.asking import replica_of
@@ -23,7 +23,7 @@ from backend.control.ledger import LedgerError, Operation, create
 from backend.control.operations.adopt import target_key
 from backend.control.operations.load import targets_of
 from backend.control.operations.spare import Spare
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.recoveries import KIND as RECOVERY
 from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
@@ -37,9 +37,8 @@ from backend.control.requests import (
     StopShard,
 )
 from backend.control.views import Target
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.plan import recheck
-
-SETTLE_SECONDS = 10.0
 
 
 class Starting:
@@ -123,7 +122,7 @@ class Starting:
         targets = tuple(
             target_of(s.shard.host, s.shard.node_id, s.shard.rank, s.shard.node_generation, s.shard.engine)
             for s in view.shards
-            if s.state not in ("stopped", "failed")
+            if s.state not in TERMINAL
         )
         if not any(target.rank == 0 for target in targets):
             raise CannotAnswer(
@@ -139,8 +138,8 @@ class Starting:
 
     async def adopt(self, op_id: OpId, request: StartAdopt) -> str:
         """The stop of strays that a person chose from the adoption document."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
-        chosen = chosen_shards(request, classify(self._reach.state, _unix_ms()))
+        await self._reach.settle()
+        chosen = chosen_shards(request, classify(self._reach.state, now_unix_ms()))
         subject = chosen[0].id if len(chosen) == 1 else f"{len(chosen)} shards"
         generation = chosen[0].load_generation if len(chosen) == 1 else None
         options = stop_options(request, chosen)
@@ -176,7 +175,7 @@ class Starting:
             load_generation=generation,
             targets=targets,
             options=options,
-            started_unix_ms=_unix_ms(),
+            started_unix_ms=now_unix_ms(),
             plan=whole,
         )
         self._children.append(await asyncio.to_thread(_create_and_start, self._context, operation, self._spare))
@@ -198,7 +197,3 @@ def _create_and_start(context: Context, operation: Operation, spare: Spare) -> s
         raise CannotAnswer(FAILED, f"the process of {operation.op_id} did not start: {error}. {again}") from error
     finally:
         writer.close()
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

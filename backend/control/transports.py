@@ -25,6 +25,8 @@ MAX_SOCKET_PATH = 107
 """Longest path of a unix socket on Linux, in bytes (sun_path less its terminator)."""
 _SSH_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._:-]*")
 _SSH_WORDS_LINES = 20
+_LEAVE_SECONDS = 0.5
+_TERM_SECONDS = 2.0
 
 
 class CannotConnect(ConnectionError):
@@ -225,13 +227,15 @@ async def _has_ended(listener: asyncio.Task[None]) -> bool:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+    """Its side of the conversation is closed: ssh leaves by itself, or by TERM, or by KILL.
+
+    One that is just leaving gets no signal: asyncio would look for its end twice, and complain of the second time.
+    """
+    for seconds, ask in ((_LEAVE_SECONDS, process.terminate), (_TERM_SECONDS, process.kill)):
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(seconds):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                ask()
+    await process.wait()

@@ -12,6 +12,7 @@ from backend.api import (
     CordonRequest,
     HoldSubject,
     LogRequest,
+    MakePlan,
     PlanRecovery,
     Request,
     StartDrainRequest,
@@ -19,6 +20,7 @@ from backend.api import (
     TestRequest,
 )
 from backend.contract.commands import ChangeDrain
+from backend.contract.entities import Result
 from backend.contract.words import NodeId
 from backend.control.requests import ClaimKeeping
 from tests.control.factories import REPLICA
@@ -90,3 +92,15 @@ async def test_a_change_of_a_drain_that_one_host_refuses_is_told_with_who_took_i
 
 def _open_drains(console: Console) -> list[Any]:
     return [host for host in console.backend.state().hosts.values() if REPLICA in host.entities.drains]
+
+
+async def test_an_answer_that_cannot_be_read_is_said_with_its_field_and_is_no_fault(
+    world: World, console: Console
+) -> None:
+    unreadable = Result(status="succeeded", resource_state="present", value={"model": {"path": 5}})
+    for agent in (world.a, world.b):
+        agent.rules["model.inspect"] = lambda command: unreadable
+    answer = await console.answer(MakePlan(target="tiny:two-host"))
+    assert answer.exit_code == 2
+    assert "host-a: its answer to model.inspect: Expected `str`, got `int` - at `$.path`" in answer.words
+    assert "Install one release of ringtop on both sides" in answer.words

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import time
 import traceback
 from pathlib import Path
 
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.contexts import ContextError, ledger_folder, load_context
 from backend.control.exit_codes import BUG, DONE, REFUSED
 from backend.control.ledger import HALTED, LedgerError, Step, reopen
 from backend.control.operations.run import outlive_the_terminal, run_operation
 from backend.control.operations.spare import speak_to_log, wait_for_operation
 from backend.control.operations.spawning import log_path
+from backend.control.wall_clock import now_unix_ms
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def _run(context: str, home: Path, op_id: OpId, lock_fd: int | None) -> int:
     except ContextError as error:
         words = f"its process could do nothing: {error} Then go on: ringtop op resume {op_id}"
         with contextlib.closing(reopen(ledger_folder(home), op_id, lock_fd)) as writer:
-            now = UnixMs(time.time_ns() // 1_000_000)
+            now = now_unix_ms()
             subject = writer.operation.subject
             writer.append(Step(at_unix_ms=now, target=subject, what=HALTED, words=words, exit_code=REFUSED))
         return REFUSED

@@ -10,6 +10,7 @@ import msgspec
 from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
 from backend.contract.entities import Shard
 from backend.contract.findings import Finding, has_refusal, refuse
+from backend.contract.frames import FrameError, convert
 from backend.contract.naming import said_by
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.states import ShardState
@@ -138,8 +139,8 @@ async def _check_host(conduct: Conduct, plan: Plan, host: HostId) -> list[Findin
     outcome = await conduct.ask(host, Check(op_id=conduct.op_id(f"check-{host}"), plan=plan), CHECK_SECONDS)
     findings: list[Finding] = []
     try:
-        findings = msgspec.convert(outcome.value.get("findings", []), list[Finding])
-    except msgspec.ValidationError as error:
+        findings = convert(outcome.value.get("findings", []), list[Finding], "its answer")
+    except FrameError as error:
         findings = [refuse("check.unreadable", host, expected="findings", found=error, remedy="Update the older side.")]
     if not outcome.succeeded and not has_refusal(findings):
         remedy = f"Look at the agent of {host}, then load again."

@@ -73,7 +73,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
         if not writer.steps:
             return conduct.end(REFUSED, f"nothing was sent: {words}")
         again = f"ringtop op resume {operation.op_id}"  # what it did before stands, and is not known to be undone
-        return conduct.halt(REFUSED, f"{words}. Write it into contexts.toml again, then go on: {again}")
+        return conduct.halt(REFUSED, f"write that host into contexts.toml again, then go on with {again}: {words}")
     kind = _KINDS.get(operation.kind)
     if kind is None:
         return conduct.end(REFUSED, f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(_KINDS))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from backend.contract.commands import Release, Unload
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, OpId, counted
 from backend.control.exit_codes import DONE, FAILED, UNKNOWN, UNREACHABLE
 from backend.control.operations.conduct import Conduct, Outcome
@@ -89,7 +89,7 @@ def _has_ended(state: FleetState, target: Target) -> bool:
     shard = host.entities.shards.get(target.node_id)
     if host.state is not HostState.LIVE or shard is None or shard.node_generation != target.node_generation:
         return False
-    return shard.state in ("stopped", "failed")
+    return shard.state in TERMINAL
 
 
 async def prove_all_absent(conduct: Conduct, targets: tuple[Target, ...], why: str) -> None:
