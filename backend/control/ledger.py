@@ -108,6 +108,20 @@ class LedgerWriter:
             raise
         self.steps.append(step)
 
+    def halt(self, words: str, exit_code: int, lines: tuple[str, ...] = ()) -> None:
+        """Say why it stops here, for somebody to resume. One that is resumed again and again says the same once."""
+        step = Step(
+            at_unix_ms=now_unix_ms(),
+            target=self.operation.subject,
+            what=HALTED,
+            words=words,
+            lines=lines,
+            exit_code=exit_code,
+        )
+        last = self.steps[-1] if self.steps else None
+        if last is None or msgspec.structs.replace(last, at_unix_ms=step.at_unix_ms) != step:
+            self.append(step)
+
     def close(self) -> None:
         """End the ownership, unless another process inherited it."""
         os.close(self._fd)

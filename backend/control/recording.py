@@ -65,7 +65,8 @@ def record_fleet(
     except FileExistsError as error:
         raise RecordRefused(f"{path} came into being meanwhile, and is kept; the recording is {part}.") from error
     except OSError as error:
-        raise RecordRefused(f"the recording cannot be written as {path}: {error.strerror or error}") from error
+        kept = f"; what was recorded until then is {part}" if part.exists() else ""
+        raise RecordRefused(f"the recording cannot be written as {path}: {error.strerror or error}{kept}") from error
     return recorded
 
 

@@ -13,14 +13,14 @@ import pytest
 from backend.contract.commands import ChangeDrain, Unload
 from backend.contract.entities import Result
 from backend.contract.words import OpId, UnixMs
-from backend.control.ledger import Step, create, ledger_path, reopen
+from backend.control.ledger import HALTED, Step, create, ledger_path, reopen
 from backend.control.ledger_views import read_operation
 from backend.control.operations import drain as drain_module
 from backend.control.operations import load as load_module
 from backend.control.operations.spare import Spare
 from backend.control.operations.spawning import log_path, spawn_operation
 from tests.control.factories import B, a_shard
-from tests.control.stand_in_agent import OK, rejected
+from tests.control.stand_in_agent import OK, rejected, wait_for
 from tests.control.test_operations import DRAIN, OP, World, world
 from tests.control.test_spare import context, spare, unknown_operation, waiting
 
@@ -126,6 +126,21 @@ async def test_a_drain_that_may_have_begun_and_is_not_known_to_be_cancelled_says
     assert [command.action for command in world.a.commands(ChangeDrain)] == ["cancel"]
 
 
+async def test_a_drain_that_its_agent_has_lost_is_not_followed_for_ever(world: World) -> None:
+    await world.serving()
+    world.write("drain", **DRAIN)
+    running = asyncio.create_task(world.run())
+    await wait_for(lambda: world.view().phase == "draining")
+    await world.a.stop()
+    world.a.entities = msgspec.structs.replace(world.a.entities, drains={})
+    world.a.journal.clear()
+    await world.a.start()
+    assert await running == 5
+    assert world.view().words == "tiny-1 serves on: the drain was forgotten by its agent"
+    assert [command.action for command in world.b.commands(ChangeDrain)] == ["cancel"]
+    assert not world.heard(Unload)
+
+
 # --- a process that cannot do its work ------------------------------------------------------------------------------
 
 
@@ -142,6 +157,8 @@ async def test_a_host_that_left_the_context_halts_an_operation_that_had_begun_fo
     assert (view.state, view.exit_code, view.ended_unix_ms) == ("ownerless", 2, None)
     assert view.words.startswith(f"write that host into contexts.toml again, then go on with ringtop op resume {OP}: ")
     assert "in context test there is no host 'host-b'; known: host-a" in view.words
+    assert await world.run() == 2
+    assert [step.what for step in world.view().steps].count(HALTED) == 1, "the same is said once"
     world.context.hosts[B] = address
     assert await world.run() == 0
 

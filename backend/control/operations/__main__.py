@@ -11,11 +11,10 @@ from pathlib import Path
 from backend.contract.words import OpId
 from backend.control.contexts import ContextError, ledger_folder, load_context
 from backend.control.exit_codes import BUG, DONE, REFUSED
-from backend.control.ledger import HALTED, LedgerError, Step, reopen
+from backend.control.ledger import LedgerError, reopen
 from backend.control.operations.run import outlive_the_terminal, run_operation
 from backend.control.operations.spare import speak_to_log, wait_for_operation
 from backend.control.operations.spawning import log_path
-from backend.control.wall_clock import now_unix_ms
 
 
 def main() -> int:
@@ -58,9 +57,7 @@ def _run(context: str, home: Path, op_id: OpId, lock_fd: int | None) -> int:
     except ContextError as error:
         words = f"its process could do nothing: {error} Then go on: ringtop op resume {op_id}"
         with contextlib.closing(reopen(ledger_folder(home), op_id, lock_fd)) as writer:
-            now = now_unix_ms()
-            subject = writer.operation.subject
-            writer.append(Step(at_unix_ms=now, target=subject, what=HALTED, words=words, exit_code=REFUSED))
+            writer.halt(words, REFUSED)
         return REFUSED
     return run_operation(chosen, op_id, lock_fd=lock_fd)
 

@@ -11,7 +11,7 @@ from backend.contract.entities import Result
 from backend.contract.plans import Fact
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId
-from backend.control.ledger import ENDED, HALTED, LedgerWriter, Operation, Step
+from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
 from backend.control.recalling import ask_until_known
@@ -102,7 +102,8 @@ class Conduct:
 
     def halt(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
         """Write down why it stops here, for somebody to resume, and return its exit code."""
-        return self._close(HALTED, code, words, lines)
+        self._writer.halt(words, code, lines)
+        return code
 
     def _close(self, what: str, code: int, words: str, lines: tuple[str, ...]) -> int:
         self._append(self.operation.subject, what, words, lines=lines, exit_code=code)
