@@ -21,9 +21,9 @@ def check_confirmed(confirmed: str, says: str, gives: str, *, what: str, again: 
         )
 
 
-def check_deadline(seconds: float) -> None:
-    """Raise CannotAnswer for a deadline that no agent keeps."""
+def check_deadline(seconds: float, name: str = "the deadline") -> None:
+    """Raise CannotAnswer for a length of time that nobody can wait for."""
     try:
-        check_seconds("the deadline", seconds, most=LONGEST_HOLD_SECONDS)
+        check_seconds(name, seconds, most=LONGEST_HOLD_SECONDS)
     except BadValue as error:
         raise CannotAnswer(REFUSED, str(error)) from error

@@ -54,6 +54,8 @@ class Recoveries:
         """The targets, which are the ranks at stake, and the operation's options. Raises CannotAnswer."""
         plan = request.plan
         check_confirmed(request.confirmed, plan.digest, recovery_digest(plan), what="plan", again="Make it again")
+        check_deadline(request.person_seconds, "the wait for a person's step")
+        check_deadline(request.patience_seconds, "the wait for a condition")
         if plan.context != self._reach.state.context:
             raise CannotAnswer(
                 REFUSED, f"the plan is of context {plan.context}, this is {self._reach.state.context}. Use --context."
