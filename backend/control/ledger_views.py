@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from backend.control.views import OperationStep, OperationView
 
 EVERY_OPERATION = 100_000
 _OPEN = ("running", "ownerless")
+_RELIST_SECONDS = 30.0
+_SETTLED_NS = 2_000_000_000
 _Stamp = tuple[int, int, int]
 """When a file was last changed (ns), its size and its inode: another one when it must be read again."""
 
@@ -83,20 +86,19 @@ class LedgerReader:
     """
 
     def __init__(self, folder: Path, newest: int = 200) -> None:
-        self._folder = folder
+        self._path = folder
+        self._folder = _Folder(folder)
         self._newest = newest
         self._seen: dict[str, tuple[_Stamp, OperationView]] = {}
 
     def read(self) -> dict[OpId, OperationView]:
         """The operations by id, oldest first. OSError for a folder that cannot be looked into."""
-        stamps = self._stamps()
+        stamps = self._folder.stamps()
+        chosen = dict(stamps[-self._newest :])
         open_before = {name for name, (_, view) in self._seen.items() if view.state in _OPEN}
-        chosen = [
-            pair
-            for number, pair in enumerate(stamps, start=1)
-            if number > len(stamps) - self._newest or pair[0] in open_before
-        ]
-        self._seen = {name: self._read(name, stamp) for name, stamp in chosen}
+        if open_before - chosen.keys():
+            chosen |= {name: stamp for name, stamp in stamps if name in open_before}
+        self._seen = {name: self._read(name, stamp) for name, stamp in chosen.items()}
         views = sorted((view for _, view in self._seen.values()), key=lambda view: (view.started_unix_ms, view.id))
         return {view.id: view for view in views}
 
@@ -104,20 +106,43 @@ class LedgerReader:
         known = self._seen.get(name)
         if known is not None and known[0] == stamp and known[1].state not in _OPEN:
             return known
-        return stamp, read_operation(self._folder / name)
+        return stamp, read_operation(self._path / name)
 
-    def _stamps(self) -> list[tuple[str, _Stamp]]:
-        """Every ledger file by its last change; one that vanishes meanwhile hides no other."""
-        found: list[tuple[str, _Stamp]] = []
+
+class _Folder:
+    """Lists the files of a ledger folder: again when a name in it came or went, and now and then in any case.
+
+    Thousands of files would be looked at twice a second otherwise, for as long as a console is open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._listed: list[tuple[str, _Stamp]] = []
+        self._as_of: tuple[int, int] | None = None
+        self._again_at = 0.0
+
+    def stamps(self) -> list[tuple[str, _Stamp]]:
+        """Every ledger file by its last change."""
         try:
-            with os.scandir(self._folder) as entries:
-                for entry in entries:
-                    if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                        with contextlib.suppress(FileNotFoundError):
-                            about = entry.stat()
-                            found.append((entry.name, (about.st_mtime_ns, about.st_size, about.st_ino)))
+            about = self._path.stat()
         except FileNotFoundError:
             return []  # nothing was ever written there
+        now, as_of = time.monotonic(), (about.st_mtime_ns, about.st_ino)
+        if as_of != self._as_of or now >= self._again_at:
+            self._listed = self._list()
+            # within one tick of the file system's clock a second name would leave the folder's time as it is
+            is_settled = time.time_ns() - about.st_mtime_ns > _SETTLED_NS
+            self._as_of, self._again_at = as_of if is_settled else None, now + _RELIST_SECONDS
+        return self._listed
+
+    def _list(self) -> list[tuple[str, _Stamp]]:
+        found: list[tuple[str, _Stamp]] = []
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile, and hides no other
+                        about = entry.stat()
+                        found.append((entry.name, (about.st_mtime_ns, about.st_size, about.st_ino)))
         return sorted(found, key=lambda pair: pair[1])
 
 

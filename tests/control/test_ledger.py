@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -369,3 +370,34 @@ def test_an_open_operation_is_followed_however_many_come_after_it(tmp_path: Path
     os.utime(ledger_path(tmp_path, OpId("load-1-aa")), (1_000_000_000,) * 2)
     assert reader.read()[OpId("load-1-aa")].state == "succeeded", "its end is seen"
     assert list(reader.read()) == ["load-3-aa", "load-4-aa"]
+
+
+def test_a_folder_in_which_no_name_moved_is_not_listed_again_and_its_open_operations_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    real = os.scandir
+
+    def counted(path: str) -> Any:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    writer = create(tmp_path, an_operation("load-1-aa"))
+    os.utime(tmp_path, (1_000_000_000,) * 2)
+    reader = LedgerReader(tmp_path)
+    assert [reader.read()[OpId("load-1-aa")].state for _ in range(3)] == ["running"] * 3
+    assert len(listed) == 1
+    writer.append(a_step(what=ENDED, exit_code=0))
+    writer.close()
+    assert reader.read()[OpId("load-1-aa")].state == "succeeded"
+    assert len(listed) == 1
+    create(tmp_path, an_operation("load-2-bb")).close()
+    assert list(reader.read()) == ["load-1-aa", "load-2-bb"]
+    reader.read()
+    assert len(listed) == 3, "what changed a moment ago may change again within one tick"
+    monkeypatch.setattr(ledger_views, "_RELIST_SECONDS", 0.0)
+    os.utime(tmp_path, (1_000_000_000,) * 2)
+    reader.read()
+    reader.read()
+    assert len(listed) == 5
