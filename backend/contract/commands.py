@@ -338,6 +338,7 @@ class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("limit", self.limit)
+        check_u64("offset without its sign", abs(self.offset))
 
 
 class VerifyJournal(Command, frozen=True, kw_only=True, tag="journal.verify"):

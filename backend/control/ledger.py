@@ -221,7 +221,7 @@ def set_aside(path: Path) -> Path:
 def ledger_path(folder: Path, op_id: OpId) -> Path:
     """The file of an operation. Raises LedgerError for an id that is no file name."""
     if not _OP_ID.fullmatch(op_id):
-        raise LedgerError(f"the operation id {op_id!r} is refused; expected letters, digits, dot, _ and -.")
+        raise LedgerError(f"the operation id {op_id!r} is refused; expected 1 to 100 letters, digits, dots, _ and -.")
     return folder / f"{op_id}{SUFFIX}"
 
 

@@ -47,6 +47,7 @@ async def serving(world: World, console: Console) -> None:
         (CordonRequest(host="host-a", seconds=NAN), f"seconds is nan; {YEAR}"),
         (HoldSubject(subject="tiny", kind="down", seconds=-3), f"seconds is -3; {YEAR}"),
         (LogRequest(node_id="tiny-1/0", limit=-5), "limit is -5, outside 0..2^64-1"),
+        (LogRequest(node_id="tiny-1/0", offset=-(2**70)), "offset without its sign is 1180591620717411303424, outside"),
         (AskJournal(host="host-a", question="export", after=-1), "after is -1, outside 0..2^64-1"),
         (
             ClaimKeeping(keeper_epoch=1, console="c", who="w", seconds=9e9),
