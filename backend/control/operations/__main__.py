@@ -11,7 +11,8 @@ from pathlib import Path
 from backend.contract.words import OpId
 from backend.control.contexts import ContextError, ledger_folder, load_context
 from backend.control.exit_codes import BUG, DONE, REFUSED
-from backend.control.ledger import LedgerError, reopen
+from backend.control.ledger import LedgerError, ledger_path, reopen
+from backend.control.ledger_views import read_operation
 from backend.control.operations.run import outlive_the_terminal, run_operation
 from backend.control.operations.spare import speak_to_log, wait_for_operation
 from backend.control.operations.spawning import log_path
@@ -43,11 +44,17 @@ def main() -> int:
     except Exception:  # noqa: BLE001  # the last line of defence of a process: the bug is written down, 70 says it
         traceback.print_exc()
         return BUG
-    with contextlib.suppress(OSError):  # nothing depends on it
-        log = log_path(folder, op_id)
-        if not log.stat().st_size:
-            log.unlink()
+    _drop_empty_log(folder, op_id)
     return code
+
+
+def _drop_empty_log(folder: Path, op_id: OpId) -> None:
+    """An operation that has ended gets no further process: what said nothing is not kept beside its ledger."""
+    log = log_path(folder, op_id)
+    has_ended = read_operation(ledger_path(folder, op_id)).ended_unix_ms is not None
+    with contextlib.suppress(OSError):  # nothing depends on it
+        if has_ended and not log.stat().st_size:
+            log.unlink()
 
 
 def _run(context: str, home: Path, op_id: OpId, lock_fd: int | None) -> int:
