@@ -88,9 +88,10 @@ from backend.control.contexts import (
     who_asks,
 )
 from backend.control.foreign_adopting import foreign_of
-from backend.control.keeper import holds_in, keeper_name
+from backend.control.keeper import keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
+from backend.control.keeper_look import holds_in
 from backend.control.keeping import Keeping, NotKept
 from backend.control.ledger import LedgerError, OwnerLives
 from backend.control.ledger_views import read_ledger
