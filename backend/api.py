@@ -64,7 +64,6 @@ from backend.contract.words import (
     ReplicaId,
     UnixMs,
     node_id,
-    short_digest,
 )
 from backend.control.adoption import classify
 from backend.control.adoption_document import (
@@ -89,11 +88,13 @@ from backend.control.contexts import (
     who_asks,
 )
 from backend.control.foreign_adopting import foreign_of
-from backend.control.keeper import holds_in, keeper_name
+from backend.control.keeper import keeper_name
 from backend.control.keeper_answers import keeper_of
 from backend.control.keeper_decisions import KeeperRules
+from backend.control.keeper_look import holds_in
 from backend.control.keeping import Keeping, NotKept
-from backend.control.ledger import LedgerError, OwnerLives, read_ledger
+from backend.control.ledger import LedgerError, OwnerLives
+from backend.control.ledger_views import read_ledger
 from backend.control.operations.run import run_operation
 from backend.control.paper import (
     GuardOnPaper,
@@ -328,7 +329,6 @@ __all__ = [
     "run_operation",
     "said_by",
     "shard_state",
-    "short_digest",
     "who_asks",
     "write_adoption",
     "write_plan",

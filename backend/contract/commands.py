@@ -6,12 +6,15 @@ from typing import Literal
 
 import msgspec
 
-from backend.contract.numbers import check_port, check_u64
+from backend.contract.numbers import BadValue, check_port, check_seconds, check_text, check_u64
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
 
 LONGEST_HOLD_SECONDS = 366 * 86_400
+"""Of whatever an agent keeps until a time: a hold, a cordon, a reservation, a drain."""
 LONGEST_LEASE_SECONDS = 3600
+LONGEST_ANSWER_SECONDS = 3600
+"""Of what one answer may be waited for: a probe, a prompt."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
@@ -20,8 +23,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     op_id: OpId
 
     def __post_init__(self) -> None:
-        if not self.op_id:
-            raise ValueError("op_id is empty")
+        check_text("op_id", self.op_id)
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +85,7 @@ class ProbeListen(Command, frozen=True, kw_only=True, tag="probe.listen"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_port("port", self.port)
+        check_seconds("seconds", self.seconds, most=LONGEST_ANSWER_SECONDS)
 
 
 class ProbeDial(Command, frozen=True, kw_only=True, tag="probe.dial"):
@@ -96,6 +99,7 @@ class ProbeDial(Command, frozen=True, kw_only=True, tag="probe.dial"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_port("port", self.port)
+        check_seconds("seconds", self.seconds, most=LONGEST_ANSWER_SECONDS)
 
 
 class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
@@ -105,6 +109,10 @@ class Reserve(Command, frozen=True, kw_only=True, tag="reserve"):
     by: str
     seconds: float
     expect: Expect = Expect()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seconds("seconds", self.seconds, most=LONGEST_HOLD_SECONDS)
 
 
 class Release(Command, frozen=True, kw_only=True, tag="release"):
@@ -179,15 +187,21 @@ class StartDrain(Command, frozen=True, kw_only=True, tag="drain.start"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("load_generation", self.load_generation, least=1)
+        check_seconds("deadline_seconds", self.deadline_seconds, most=LONGEST_HOLD_SECONDS)
 
 
 class ChangeDrain(Command, frozen=True, kw_only=True, tag="drain.change"):
-    """Extend, force or cancel a drain that runs."""
+    """Extend, force or cancel a drain that runs. ``extend_seconds`` belongs to ``extend`` alone."""
 
     replica: ReplicaId
     by: str
     action: Literal["extend", "force", "cancel"]
     extend_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.action == "extend":
+            check_seconds("extend_seconds", self.extend_seconds, most=LONGEST_HOLD_SECONDS)
 
 
 class AdoptForeign(Command, frozen=True, kw_only=True, tag="foreign.adopt"):
@@ -207,8 +221,7 @@ class AdoptForeign(Command, frozen=True, kw_only=True, tag="foreign.adopt"):
         super().__post_init__()
         check_u64("pid", self.pid, least=1)
         check_u64("start_ticks", self.start_ticks, least=1)
-        if not self.boot_id:
-            raise ValueError("boot_id is empty")
+        check_text("boot_id", self.boot_id)
 
 
 class SetOperatorHold(Command, frozen=True, kw_only=True, tag="operator.hold"):
@@ -223,10 +236,9 @@ class SetOperatorHold(Command, frozen=True, kw_only=True, tag="operator.hold"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.subject:
-            raise ValueError("subject is empty")
-        if self.seconds is not None and not 0 < self.seconds <= LONGEST_HOLD_SECONDS:
-            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_HOLD_SECONDS}")
+        check_text("subject", self.subject)
+        if self.seconds is not None:
+            check_seconds("seconds", self.seconds, most=LONGEST_HOLD_SECONDS)
 
 
 class EndOperatorHold(Command, frozen=True, kw_only=True, tag="operator.release"):
@@ -251,10 +263,8 @@ class ClaimKeeper(Command, frozen=True, kw_only=True, tag="keeper.claim"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("keeper_epoch", self.keeper_epoch, least=1)
-        if not self.console:
-            raise ValueError("console is empty")
-        if not 0 < self.seconds <= LONGEST_LEASE_SECONDS:
-            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_LEASE_SECONDS}")
+        check_text("console", self.console)
+        check_seconds("seconds", self.seconds, most=LONGEST_LEASE_SECONDS)
 
 
 class ResignKeeper(Command, frozen=True, kw_only=True, tag="keeper.resign"):
@@ -279,8 +289,8 @@ class CordonHost(Command, frozen=True, kw_only=True, tag="host.cordon"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seconds is not None and not 0 < self.seconds <= LONGEST_HOLD_SECONDS:
-            raise ValueError(f"seconds is {self.seconds:g}, outside 0..{LONGEST_HOLD_SECONDS}")
+        if self.seconds is not None:
+            check_seconds("seconds", self.seconds, most=LONGEST_HOLD_SECONDS)
 
 
 class UncordonHost(Command, frozen=True, kw_only=True, tag="host.uncordon"):
@@ -306,6 +316,11 @@ class TestReplica(Command, frozen=True, kw_only=True, tag="replica.test"):
     max_tokens: int = 16
     seconds: float = 30.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_u64("max_tokens", self.max_tokens, least=1)
+        check_seconds("seconds", self.seconds, most=LONGEST_ANSWER_SECONDS)
+
 
 class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
     """Read engine output of one shard: ``limit`` bytes from ``offset``; a negative offset counts from the end.
@@ -323,6 +338,7 @@ class ReadLog(Command, frozen=True, kw_only=True, tag="log.read"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_u64("limit", self.limit)
+        check_u64("offset without its sign", abs(self.offset))
 
 
 class VerifyJournal(Command, frozen=True, kw_only=True, tag="journal.verify"):
@@ -373,8 +389,7 @@ class EndResident(TendResident, frozen=True, kw_only=True, tag="resident.end"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.life:
-            raise ValueError("life is empty: it says which run of the process is to end")
+        check_text("life", self.life, "it says which run of the process is to end")
 
 
 class BeginResident(TendResident, frozen=True, kw_only=True, tag="resident.begin"):
@@ -398,9 +413,8 @@ class MoveResidentJournal(TendResident, frozen=True, kw_only=True, tag="resident
         check_u64("bytes", self.bytes)
         for name in ("folder", "aside"):
             if not getattr(self, name).startswith("/"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be an absolute path")
-        if not self.why:
-            raise ValueError("why is empty: a journal is moved for a reason that is kept")
+                raise BadValue(f"{name} is {getattr(self, name)!r}; it must be an absolute path")
+        check_text("why", self.why, "a journal is moved for a reason that is kept")
 
 
 class RestartBridge(TendResident, frozen=True, kw_only=True, tag="bridge.restart"):

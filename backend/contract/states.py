@@ -30,6 +30,10 @@ class ShardState(Enum):
         return not self.is_terminal and self is not ShardState.RESERVED
 
 
+TERMINAL = (ShardState.STOPPED.value, ShardState.FAILED.value)
+"""The words of the terminal states."""
+
+
 class ReplicaState(Enum):
     """Derived from the shards and open operations; never set."""
 

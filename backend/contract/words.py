@@ -18,8 +18,6 @@ LoadGeneration = NewType("LoadGeneration", int)
 """Number of one load of a replica: u64, wall-clock milliseconds."""
 NodeGeneration = NewType("NodeGeneration", int)
 """Number under which a shard is registered at its agent. Must equal the load generation."""
-Rank = NewType("Rank", int)
-"""Place of a shard in its replica; 0 is the leader."""
 Bytes = NewType("Bytes", int)
 """A count of bytes, 0..2^64-1."""
 Port = NewType("Port", int)
@@ -36,8 +34,3 @@ def node_id(replica: ReplicaId, rank: int) -> NodeId:
 def counted(count: int, noun: str) -> str:
     """A number with its noun, as a person says it: ``1 worker``, ``2 workers``, ``2 processes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def short_digest(digest: str) -> str:
-    """The first eight hex digits of a digest, as screens show it: ``7f3a-c901``."""
-    return f"{digest[:4]}-{digest[4:8]}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from backend.contract.words import UnixMs
+from backend.control.durable import sync_folder, write_all
 from backend.control.views import Acknowledgement
 
 FILE = "acknowledgements.json"
@@ -118,15 +119,9 @@ def _replace(home: Path, data: bytes) -> None:
     beside = home / f".{FILE}.new"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        written = 0
-        while written < len(data):
-            written += os.write(fd, data[written:])
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
     beside.replace(home / FILE)
-    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(home)

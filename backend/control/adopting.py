@@ -8,6 +8,7 @@ from backend.contract.naming import few_of, said_by
 from backend.contract.words import counted
 from backend.control.adoption_document import AdoptionDocument, Stoppable, adoption_digest, what_moved
 from backend.control.cannot_answer import CannotAnswer
+from backend.control.confirming import check_confirmed
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.operations.adopt import IDENTITIES
 from backend.control.requests import StartAdopt
@@ -19,13 +20,9 @@ _SHOWN = 6
 def chosen_shards(request: StartAdopt, now: AdoptionDocument) -> tuple[Stoppable, ...]:
     """The shards to stop, as they are now. Raises CannotAnswer when the document is another one or no longer holds."""
     document = request.document
-    computed = adoption_digest(document)
-    if not request.confirmed == document.digest == computed:
-        raise CannotAnswer(
-            REFUSED,
-            f"confirmed was {request.confirmed[:8] or 'nothing'}, the document says {document.digest[:8]} and its "
-            f"content gives {computed[:8]}. Make it again and confirm what it shows.",
-        )
+    check_confirmed(
+        request.confirmed, document.digest, adoption_digest(document), what="document", again="Make it again"
+    )
     if document.context != now.context:
         raise CannotAnswer(
             REFUSED, f"the document is of context {document.context}, this is {now.context}. Use --context."

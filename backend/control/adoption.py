@@ -12,7 +12,7 @@ import msgspec
 
 from backend.contract.entities import Shard
 from backend.contract.naming import by_number
-from backend.contract.states import HostState, ReplicaState
+from backend.contract.states import TERMINAL, HostState, ReplicaState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId, UnixMs, counted
 from backend.control.adoption_document import (
     AdoptionDocument,
@@ -25,7 +25,7 @@ from backend.control.adoption_document import (
     Stoppable,
     adoption_digest,
 )
-from backend.control.adoption_reasons import ENDED, read_record, replica_decisions, unwanted_decisions
+from backend.control.adoption_reasons import read_record, replica_decisions, unwanted_decisions
 from backend.control.derive import OPEN_STATES, find_model
 from backend.control.views import FleetState, HostView, ReplicaView
 
@@ -113,7 +113,7 @@ def _stand(state: FleetState) -> _Ground:
         (view, shard)
         for view in state.hosts.values()
         for _, shard in sorted(view.entities.shards.items())
-        if shard.state not in ENDED
+        if shard.state not in TERMINAL
     )
     by_replica: dict[ReplicaId, list[tuple[HostView, Shard]]] = {}
     for view, shard in shards:
@@ -264,12 +264,12 @@ def _orphans(state: FleetState) -> Iterator[Lost]:
     """Workers that live on without their leader; their own agents stop them after a grace."""
     for view in state.replicas.values():
         leader = next((each for each in view.shards if each.shard.rank == 0), None)
-        gone = view.not_running.get(0, "") if leader is None else leader.state if leader.state in ENDED else ""
+        gone = view.not_running.get(0, "") if leader is None else leader.state if leader.state in TERMINAL else ""
         if not gone:
             continue
         why = gone if leader is None else f"its leader on {leader.shard.host} is {gone}"
         for each in view.shards:
-            if each.shard.rank and each.state not in ENDED:
+            if each.shard.rank and each.state not in TERMINAL:
                 words = f"{why}; its own agent stops it after its grace"
                 yield Lost(each.shard.node_id, each.shard.host, each.shard.load_generation, words)
 

@@ -246,7 +246,4 @@ def write_adoption(document: AdoptionDocument, path: Path) -> None:
 
 def read_adoption(path: Path) -> AdoptionDocument:
     """A document that was saved. Raises AdoptionUnreadable, also for one that was edited since."""
-    document = read_sealed(path, AdoptionDocument, "adoption document", adoption_digest, AdoptionUnreadable)
-    if document.format != FORMAT:
-        raise AdoptionUnreadable(f"{path}: is of format {document.format}, and this ringtop reads {FORMAT}.")
-    return document
+    return read_sealed(path, AdoptionDocument, "adoption document", adoption_digest, AdoptionUnreadable, form=FORMAT)

@@ -8,13 +8,11 @@ import msgspec
 
 from backend.contract.entities import Shard
 from backend.contract.naming import ranks_together
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import NodeId, counted
 from backend.control.adoption_document import Decision
 from backend.control.derive import OPEN_STATES, find_model
 from backend.control.views import FleetState, HostView, OperationView, ReplicaView
-
-ENDED = ("stopped", "failed")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -38,7 +36,7 @@ def read_record(state: FleetState) -> Record:
 
 def replica_decisions(view: ReplicaView, state: FleetState, record: Record) -> Iterator[Decision]:
     """What is decided of one replica: it is taken over, put together, or set against what was only placed."""
-    live = [each.shard for each in view.shards if each.state not in ENDED]
+    live = [each.shard for each in view.shards if each.state not in TERMINAL]
     opened = record.opened.get(view.id, [])
     is_ours = any(each.load_generation == view.load_generation for each in opened)
     if live and not is_ours:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend.contract.numbers import BadValue
 from backend.contract.words import OpId
 from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
@@ -9,7 +10,7 @@ from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
 from backend.control.cordon_answers import cordon_host
 from backend.control.drift_answers import acknowledge_drift, reopen_drift
-from backend.control.exit_codes import DONE, UNREACHABLE
+from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.foreign_adopting import adopt_foreign, plan_foreign
 from backend.control.keeper_answers import claim_keeping, hold_subject, resign_keeping, resume_subject
 from backend.control.ownerless import Ownerless, as_value, rebuilt_words
@@ -69,7 +70,7 @@ class Answering:
         self._ownerless = Ownerless(context, reach, who)
         self._reloads = Reloads(reach, self.catalog, self._plans.inspect, self._plans.highest_planned)
         self._recovering = Recoveries(reach, self._asking)
-        self._starting = Starting(context, reach, who, self._asking, self._reloads)
+        self._starting = Starting(context, reach, who, self._reloads)
 
     async def answer(self, op_id: OpId, request: Request) -> Answer:
         """The final answer to one request; whatever a person did wrong is in its words."""
@@ -141,6 +142,8 @@ class Answering:
                     raise TypeError(f"{kind} is no request that the backend knows")
         except CannotAnswer as error:
             return Answer(op_id=op_id, request=kind, done=True, exit_code=error.code, words=str(error))
+        except BadValue as error:  # what was asked for is nothing that an agent could be told
+            return Answer(op_id=op_id, request=kind, done=True, exit_code=REFUSED, words=str(error))
         return Answer(op_id=op_id, request=kind, done=True, words=words)
 
     def reap(self) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from backend.contract.commands import Command
 from backend.contract.entities import Result
+from backend.contract.envelopes import command_type
+from backend.contract.frames import FrameError, convert
 from backend.contract.naming import no_such
 from backend.contract.states import HostState
 from backend.contract.words import HostId, ReplicaId
@@ -11,8 +15,9 @@ from backend.control.cannot_answer import CannotAnswer
 from backend.control.exit_codes import FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
-from backend.control.views import FleetState, ReplicaView
+from backend.control.views import FleetState, HostView, ReplicaView
 
+T = TypeVar("T")
 QUICK_SECONDS = 15.0
 """For what an agent answers without reading a file or waiting for an engine."""
 
@@ -27,13 +32,6 @@ class Asking:
     def state(self) -> FleetState:
         """The fleet as it is now."""
         return self._reach.state
-
-    def replica(self, replica: ReplicaId) -> ReplicaView:
-        """The replica of that name. Raises CannotAnswer with the names there are."""
-        replicas = self._reach.state.replicas
-        if replica not in replicas:
-            raise CannotAnswer(REFUSED, no_such("replica", replica, replicas))
-        return replicas[replica]
 
     async def ask(self, host: HostId, command: Command, seconds: float) -> Result:
         """The result when it succeeded; else CannotAnswer with the code that fits."""
@@ -50,6 +48,15 @@ class Asking:
             raise CannotAnswer(REFUSED if result.status == "rejected" else FAILED, f"{host}: {result.first_error}")
         return result
 
+    async def ask_for(self, host: HostId, command: Command, seconds: float, kind: type[T], part: str = "") -> T:
+        """The result's value, or the ``part`` of it with this name, as ``kind``. Raises what ``ask`` raises."""
+        value = (await self.ask(host, command, seconds)).value
+        try:
+            return convert(value.get(part) if part else value, kind, f"its answer to {command_type(command)}")
+        except FrameError as error:
+            words = f"{host}: {error}. Install one release of ringtop on both sides."
+            raise CannotAnswer(UNKNOWN, words) from error
+
     async def why_not(self, host: HostId, command: Command) -> str:
         """Why a host did not do it, or an empty text."""
         try:
@@ -57,3 +64,19 @@ class Asking:
         except CannotAnswer as error:
             return str(error)
         return ""
+
+
+def host_of(state: FleetState, name: str) -> HostView:
+    """The host of that name. Raises CannotAnswer with the names there are."""
+    view = state.hosts.get(HostId(name))
+    if view is None:
+        raise CannotAnswer(REFUSED, no_such("host", name, state.hosts))
+    return view
+
+
+def replica_of(state: FleetState, name: str) -> ReplicaView:
+    """The replica of that name. Raises CannotAnswer with the names there are."""
+    view = state.replicas.get(ReplicaId(name))
+    if view is None:
+        raise CannotAnswer(REFUSED, no_such("replica", name, state.replicas))
+    return view

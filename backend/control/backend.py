@@ -13,18 +13,22 @@ import time
 import traceback
 from pathlib import Path
 
-from backend.contract.words import OpId, UnixMs
+import msgspec
+
+from backend.contract.words import OpId
 from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
 from backend.control.cannot_answer import SubmitRefused
 from backend.control.contexts import Context, who_asks
 from backend.control.fleet_events import AcknowledgementsRead, AnswerGiven, CatalogRead, Faulted, OperationsRead
 from backend.control.journal_tail import JournalTail
-from backend.control.ledger import LedgerReader, new_op_id
+from backend.control.ledger import new_op_id
+from backend.control.ledger_views import LedgerReader
 from backend.control.link_ends import LinkSettings
 from backend.control.reach import Reach, is_settled
 from backend.control.requests import Request
 from backend.control.views import Answer, FleetState, JournalLine
+from backend.control.wall_clock import now_unix_ms
 
 STALE_SECONDS = 2.0
 """A loop that has not lived for this long takes no request."""
@@ -47,7 +51,7 @@ class Backend:
         self._reach = Reach(
             context,
             context.hosts,
-            console=f"console-{new_op_id(self._who, _unix_ms())}",
+            console=f"console-{new_op_id(self._who, now_unix_ms())}",
             who=self._who,
             read_only=context.read_only,
             settings=settings,
@@ -98,13 +102,15 @@ class Backend:
     def submit(self, request: Request) -> OpId:
         """Take a request; what becomes of it appears in ``state().answers`` under the id returned.
 
-        Raises SubmitRefused for a write in a read-only context, and when the backend does not live.
+        Raises SubmitRefused for a write in a read-only context, for text that cannot be written down, and when the
+        backend does not live.
         """
         if self.context.read_only and type(request).is_write:
             raise SubmitRefused(
                 f"{type(request).__name__} changes the fleet, and context {self.context.name} is read-only. "
                 "Set read_only = false in contexts.toml, or use another context."
             )
+        _check_text(request)
         if fault := self.state().fault:
             raise SubmitRefused(f"the backend has stopped: {fault}. Start ringtop again.")
         self._started.wait(_STOP_SECONDS)
@@ -112,7 +118,7 @@ class Backend:
         if self._loop is None or age > STALE_SECONDS:
             since = f"{age:.1f} s" if self._stamp else "its start"
             raise SubmitRefused(f"the backend has not answered since {since}, so nothing was sent. Try again.")
-        op_id = new_op_id(_kind(request), _unix_ms())
+        op_id = new_op_id(_kind(request), now_unix_ms())
         try:
             self._loop.call_soon_threadsafe(self._begin, op_id, request)
         except RuntimeError as error:
@@ -125,8 +131,8 @@ class Backend:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001  # whatever escapes is shown, never lost with the thread
-            words = f"{_innermost(error)!r}, see {_write_down(self.context.home, error)}"
-            self._reach.apply(Faulted(at=time.monotonic(), unix_ms=_unix_ms(), words=words))
+            words = f"{_fault_words(_innermost(error))}, see {_write_down(self.context.home, error)}"
+            self._reach.apply(Faulted(at=time.monotonic(), unix_ms=now_unix_ms(), words=words))
         finally:
             self._started.set()
 
@@ -163,18 +169,20 @@ class Backend:
             await self._read_operations()
             await self._read_acknowledgements()
             models, words = await asyncio.to_thread(self._answering.catalog.read)
-            self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=_unix_ms(), models=models, words=words))
+            self._reach.apply(CatalogRead(at=time.monotonic(), unix_ms=now_unix_ms(), models=models, words=words))
             await asyncio.sleep(_FILES_SECONDS)
 
     async def _read_operations(self) -> None:
         async with self._reading:
             operations = await asyncio.to_thread(self._ledger.read)
-            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=_unix_ms(), operations=operations))
+            self._reach.apply(OperationsRead(at=time.monotonic(), unix_ms=now_unix_ms(), operations=operations))
 
     async def _read_acknowledgements(self) -> None:
         async with self._reading:
             known, words = await asyncio.to_thread(self._acknowledgements.read)
-            self._reach.apply(AcknowledgementsRead(at=time.monotonic(), unix_ms=_unix_ms(), known=known, words=words))
+            self._reach.apply(
+                AcknowledgementsRead(at=time.monotonic(), unix_ms=now_unix_ms(), known=known, words=words)
+            )
 
     def _begin(self, op_id: OpId, request: Request) -> None:
         assert self._group is not None
@@ -189,12 +197,23 @@ class Backend:
         self._give(answer)
 
     def _give(self, answer: Answer) -> None:
-        self._reach.apply(AnswerGiven(at=time.monotonic(), unix_ms=_unix_ms(), answer=answer))
+        self._reach.apply(AnswerGiven(at=time.monotonic(), unix_ms=now_unix_ms(), answer=answer))
 
 
 def _kind(request: Request) -> str:
     """The first part of an operation id: ``load-…`` reads better than a number."""
     return type(request).__name__.removeprefix("Start").removesuffix("Request").lower()
+
+
+def _check_text(request: Request) -> None:
+    """Raise SubmitRefused for text that no file and no frame can hold: bytes from a terminal that are no UTF-8."""
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object[max(0, error.start - 20) : error.end + 20])
+        raise SubmitRefused(
+            f"{type(request).__name__} holds text that is no Unicode, at {text}, so nothing was sent. Type it anew."
+        ) from error
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -203,13 +222,14 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
+def _fault_words(error: BaseException) -> str:
+    """What ended the backend; the system's own errors name the file that they are about."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else repr(error)
+
+
 def _write_down(home: Path, error: BaseException) -> Path:
     """Keep the whole traceback: the screen has room for one line of it."""
     path = home / "backend-fault.log"
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)))
     return path
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

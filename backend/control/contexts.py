@@ -17,6 +17,7 @@ CONTEXTS_FILE = "contexts.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CONTEXT_KEYS = {"label", "catalog", "read_only", "hosts"}
 _SCHEMES = ("unix:", "ssh://", "wss://")
+"""What is taken as an address; the last of these is refused in words when it is dialled, so that the others go on."""
 
 
 class ContextError(ValueError):
@@ -36,7 +37,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ledger_folder(self) -> Path:
         """Where the operations of this home keep their files."""
-        return self.home / "ledger"
+        return ledger_folder(self.home)
+
+
+def ledger_folder(home: Path) -> Path:
+    """Where the operations of a home keep their files."""
+    return home / "ledger"
 
 
 def home_folder() -> Path:
@@ -52,15 +58,31 @@ def home_folder() -> Path:
 def who_asks() -> str:
     """The name under which this person's commands are recorded; the uid when the system knows no name."""
     try:
-        return getpass.getuser()
+        return getpass.getuser().encode(errors="replace").decode()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
 
 
 def load_contexts(home: Path | None = None) -> tuple[dict[str, Context], str]:
     """Every context of a home by name, and the name of its default. Raises ContextError."""
-    home = home or home_folder()
-    path = home / CONTEXTS_FILE
+    path = (home or home_folder()) / CONTEXTS_FILE
+    contexts, default = _all(path)
+    return contexts, _chosen(path, contexts, default)
+
+
+def load_context(name: str | None = None, home: Path | None = None) -> Context:
+    """The context with this name, else the default one. Raises ContextError naming those that exist."""
+    path = (home or home_folder()) / CONTEXTS_FILE
+    contexts, default = _all(path)
+    if name is None:
+        return contexts[_chosen(path, contexts, default)]
+    if name not in contexts:
+        raise ContextError(f"{path}: there is no context {name!r}; it has {', '.join(sorted(contexts))}.")
+    return contexts[name]
+
+
+def _all(path: Path) -> tuple[dict[str, Context], str | None]:
+    """Every context, and the default: the one that is named, else the only one."""
     tree = _read(path)
     unknown = sorted(set(tree) - {"default", "contexts"})
     if unknown:
@@ -70,22 +92,20 @@ def load_contexts(home: Path | None = None) -> tuple[dict[str, Context], str]:
         raise ContextError(f"{path}: contexts is {_found(tables)}; expected at least one table [contexts.NAME].")
     contexts: dict[str, Context] = {name: _context(path, name, table) for name, table in tables.items()}
     default = tree.get("default", next(iter(contexts)) if len(contexts) == 1 else None)
-    if not isinstance(default, str) or default not in contexts:
-        raise ContextError(
-            f"{path}: default is {_found(default)}; expected one of {', '.join(sorted(contexts))}. "
-            "Set default, or name a context with --context."
-        )
+    if default is not None and default not in contexts:
+        known = ", ".join(sorted(contexts))
+        raise ContextError(f"{path}: default is {_found(default)}; expected one of {known}. Correct it.")
     return contexts, default
 
 
-def load_context(name: str | None = None, home: Path | None = None) -> Context:
-    """The context with this name, else the default one. Raises ContextError naming those that exist."""
-    contexts, default = load_contexts(home)
-    wanted = default if name is None else name
-    if wanted not in contexts:
-        path = (home or home_folder()) / CONTEXTS_FILE
-        raise ContextError(f"{path}: there is no context {wanted!r}; it has {', '.join(sorted(contexts))}.")
-    return contexts[wanted]
+def _chosen(path: Path, contexts: dict[str, Context], default: str | None) -> str:
+    if default is None:
+        known = ", ".join(sorted(contexts))
+        raise ContextError(
+            f"{path}: default is missing, and there are {len(contexts)} contexts: {known}. Set default, or name one "
+            "with --context."
+        )
+    return default
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -134,8 +154,11 @@ def _hosts(path: Path, key: str, table: object) -> dict[HostId, AgentAddress]:
             raise ContextError(f"{path}: {key} names the host {name!r}; expected letters, digits, dot, _ and -.")
         text: str = _typed(path, f"{key}.{name}", address, str, "an address")
         if not text.startswith(_SCHEMES):
+            raise ContextError(f"{path}: {key}.{name} is {text!r}; expected unix:PATH or ssh://[user@]host.")
+        if text.startswith("unix:") and (not text.startswith("unix:/") or "\0" in text):
             raise ContextError(
-                f"{path}: {key}.{name} is {text!r}; expected unix:PATH, ssh://[user@]host or wss://host:port."
+                f"{path}: {key}.{name} is {text!r}; expected an absolute path, such as unix:/run/ringtop/agent.sock: "
+                "operations run in another folder."
             )
         if text in owner:
             raise ContextError(

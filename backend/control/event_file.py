@@ -15,9 +15,12 @@ import msgspec
 from backend.contract.envelopes import decode_event
 from backend.contract.events import AnyEvent, UnknownEvent
 from backend.contract.frames import FrameError
+from backend.contract.numbers import BadValue, check_u64
 from backend.contract.words import HostId, UnixMs
 
 FORMAT = 1
+LONGEST_SECONDS = 10 * 366 * 86_400
+"""How far from its beginning a line may be: no recording lasts for ten years."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +96,7 @@ def _read_head(data: bytes) -> Head | BadLine | None:
         return None
     if head.format != FORMAT:
         return BadLine(1, f"its format is {head.format}; this ringtop reads {FORMAT}")
-    return head
+    return _bad_time(1, "started_unix_ms", head.started_unix_ms) or head
 
 
 def _read_line(number: int, data: bytes, latest: float) -> Heard | BadLine:
@@ -109,9 +112,21 @@ def _read_line(number: int, data: bytes, latest: float) -> Heard | BadLine:
         return BadLine(number, f"its {has[0]} has no host")
     if line.at < latest:
         return BadLine(number, f"at is {line.at:g}, and the line before was at {latest:g}: time does not go back")
+    if line.at > LONGEST_SECONDS:
+        return BadLine(number, f"at is {line.at:g}; expected at most {LONGEST_SECONDS} seconds")
+    if bad := _bad_time(number, "unix_ms", line.unix_ms):
+        return bad
     if not frame:
         return Heard(number=number, line=line)
     try:
         return Heard(number=number, line=line, event=decode_event(frame.decode())[1])
     except (FrameError, UnicodeDecodeError) as error:
         return BadLine(number, f"its frame cannot be read: {error}")
+
+
+def _bad_time(number: int, name: str, unix_ms: int) -> BadLine | None:
+    try:
+        check_u64(name, unix_ms)
+    except BadValue as error:
+        return BadLine(number, str(error))
+    return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from backend.contract.reports import HostReport
 from backend.contract.states import HostState
 from backend.contract.words import HostId, NodeGeneration, NodeId
-from backend.control.views import FleetState, HostView, Target
+from backend.control.views import FleetState, HostView, OperationView, Target
 from backend.planning.fleet import FleetFacts
 
 
@@ -21,6 +23,12 @@ def fleet_facts(state: FleetState) -> FleetFacts:
 
 def _is_live(view: HostView) -> bool:
     return view.state is HostState.LIVE and view.facts is not None
+
+
+def highest_planned(operations: Iterable[OperationView]) -> int:
+    """The highest generation that any operation of a ledger is about, or was to bring up."""
+    numbers = ((view.load_generation or 0, view.plan.load_generation if view.plan else 0) for view in operations)
+    return max((max(pair) for pair in numbers), default=0)
 
 
 def target_of(host: HostId, node_id: NodeId, rank: int, generation: int, engine: str) -> Target:

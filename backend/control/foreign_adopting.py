@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 
 from backend.contract.commands import AdoptForeign
-from backend.contract.naming import no_such
 from backend.contract.plans import plan_digest
 from backend.contract.reports import ForeignProcess
 from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.asking import QUICK_SECONDS, Asking
+from backend.contract.words import HostId, OpId
+from backend.control.asking import QUICK_SECONDS, Asking, host_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
+from backend.control.confirming import check_confirmed
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.requests import AdoptForeignRequest, PlanForeign
 from backend.control.views import Answer, FleetState, HostView
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.catalog import CatalogError, UnknownModel
 from backend.planning.foreign import plan_adoption
 
-SETTLE_SECONDS = 10.0
 HEARD_SECONDS = 8.0
 """How long its agent may take to ask a foreign engine's port: it looks every few seconds."""
 
@@ -33,7 +32,7 @@ async def plan_foreign(
     reach: Reach, catalog: CatalogReader, op_id: OpId, request: PlanForeign, generation_floor: int
 ) -> Answer:
     """What adopting the process would make of it, with every finding. Raises CannotAnswer."""
-    await reach.until(is_settled, SETTLE_SECONDS)
+    await reach.settle()
     find_foreign(reach.state, request)
     await reach.until(lambda state: _was_asked(find_foreign(state, request)), HEARD_SECONDS)
     process, fleet = find_foreign(reach.state, request), fleet_facts(reach.state)
@@ -52,7 +51,7 @@ async def plan_foreign(
         entry,
         profile_name,
         profile,
-        now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+        now_unix_ms=now_unix_ms(),
         generation_floor=generation_floor,
     )
     refusals = [finding.words for finding in plan.findings if finding.is_refusal]
@@ -75,17 +74,11 @@ def foreign_of(answer: Answer) -> ForeignProcess:
 async def adopt_foreign(asking: Asking, who: str, op_id: OpId, request: AdoptForeignRequest) -> str:
     """Have the process recorded at its agent, which looks at it once more first. Raises CannotAnswer."""
     plan, process, state = request.plan, request.process, asking.state
-    if not request.confirmed == plan.digest == plan_digest(plan):
-        raise CannotAnswer(
-            REFUSED,
-            f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {plan.digest[:8]} and its content "
-            f"gives {plan_digest(plan)[:8]}. Plan the adoption again and confirm what it shows.",
-        )
+    check_confirmed(request.confirmed, plan.digest, plan_digest(plan), what="plan", again="Plan the adoption again")
     if plan.is_refused:
         refusals = [finding.words for finding in plan.findings if finding.is_refusal]
         raise CannotAnswer(REFUSED, "\n".join(refusals))
-    if request.host not in state.hosts:
-        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
+    host_of(state, request.host)
     _refuse_known(state, request.host, process)
     command = AdoptForeign(
         op_id=op_id,
@@ -105,9 +98,7 @@ async def adopt_foreign(asking: Asking, who: str, op_id: OpId, request: AdoptFor
 
 def find_foreign(state: FleetState, request: PlanForeign) -> ForeignProcess:
     """The process that is named. Raises CannotAnswer saying what there is."""
-    view = state.hosts.get(request.host)
-    if view is None:
-        raise CannotAnswer(REFUSED, no_such("host", request.host, state.hosts))
+    view = host_of(state, request.host)
     if view.state is not HostState.LIVE or view.facts is None:
         raise CannotAnswer(UNREACHABLE, f"{request.host} is {view.state.value}: {view.words}")
     found = next((each for each in view.facts.foreign if each.pid == request.pid), None)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.contract.entities import OperatorHold, operator_hold_key
-from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
+from backend.contract.entities import operator_hold_key
+from backend.contract.states import TERMINAL, HostState, ReplicaState
 from backend.contract.words import HostId, ReplicaId
-from backend.control.derive import OPEN_STATES, find_model
 from backend.control.keeper_decisions import (
     AnyDecision,
     DismissReplica,
@@ -20,15 +19,14 @@ from backend.control.keeper_decisions import (
     Memory,
     Quarantine,
     ResumeOwn,
-    StopStray,
     Use,
 )
-from backend.control.views import FleetState, HostView, ModelView, ReplicaView
+from backend.control.keeper_look import Look, model_part
+from backend.control.keeper_strays import overdue, since_when, stray_shards
+from backend.control.views import FleetState, ModelView, ReplicaView
 
-ON_DEMAND = "on_demand"
 _BY_KEEPER = "keeper "
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
-_SERVING = ("ready", "draining")
 
 
 def keeper_name(who: str) -> str:
@@ -52,17 +50,18 @@ def decide(
     """
     if not has_majority(state, lease_ends, now):
         return msgspec.structs.replace(memory, uses={}, strays={}, began=None), ()
-    seen = _Seen(state, now, rules)
+    seen = Look(state, now, rules)
+    strays = stray_shards(seen)
     memory = msgspec.structs.replace(
         memory,
         uses=_uses(seen, memory),
-        strays=_strays(seen, memory),
+        strays=since_when(strays, memory, now),
         attempts=_recent(seen, memory),
         began=now if memory.began is None else memory.began,
         quarantined=frozenset(ReplicaId(held.subject) for held in seen.holds.values() if held.kind == "quarantined"),
     )
     memory, decisions = _resumed(seen, memory)
-    for model in seen.models():
+    for model in seen.models:
         made = _about_model(seen, memory, model)
         if made is None:
             continue
@@ -72,7 +71,7 @@ def decide(
         if isinstance(made, LoadModel):
             tried = (*memory.attempts.get(made.replica, ()), now)
             memory = msgspec.structs.replace(memory, attempts={**memory.attempts, made.replica: tried})
-    return memory, (*decisions, *_stray_stops(seen, memory))
+    return memory, (*decisions, *overdue(strays, memory, now - rules.grace_seconds))
 
 
 def after_refusal(memory: Memory, decision: LoadModel, now: float, rules: KeeperRules) -> Memory:
@@ -85,69 +84,13 @@ def after_refusal(memory: Memory, decision: LoadModel, now: float, rules: Keeper
     )
 
 
-def holds_in(state: FleetState) -> dict[str, OperatorHold]:
-    """What people decided, as any host says: the newest for each subject. What a silent host last said still counts."""
-    newest: dict[str, OperatorHold] = {}
-    for view in state.hosts.values():
-        for key, held in view.entities.operator_holds.items():
-            if key not in newest or held.at_unix_ms > newest[key].at_unix_ms:
-                newest[key] = held
-    return newest
-
-
-class _Seen:
-    """One look at the fleet, with what several rules ask of it."""
-
-    def __init__(self, state: FleetState, now: float, rules: KeeperRules) -> None:
-        self.state = state
-        self.now = now
-        self.rules = rules
-        self.holds = holds_in(state)
-        self.all_live = all(view.state is HostState.LIVE for view in state.hosts.values())
-        self.busy = _busy(state)
-
-    def models(self) -> list[ModelView]:
-        """The models that a keeper sees to: on demand, usable, and held by nobody."""
-        return [
-            model
-            for name, model in sorted(self.state.models.items())
-            if model.mode == ON_DEMAND and not model.words and operator_hold_key("model", name) not in self.holds
-        ]
-
-    def of_model(self, model: ModelView) -> list[ReplicaView]:
-        names = (model.name, *model.aliases)
-        return [view for view in self.state.replicas.values() if view.model in names]
-
-    def is_held(self, replica: ReplicaId) -> bool:
-        return operator_hold_key("replica", replica) in self.holds
-
-    def all_heard(self, view: ReplicaView) -> bool:
-        """A fresh report from every host of the context and of the load record; without a record nobody can say."""
-        hosts = {shard.shard.host for shard in view.shards} | set(view.plan.hosts if view.plan else ())
-        return self.all_live and hosts <= self.state.hosts.keys()
-
-
-def _busy(state: FleetState) -> set[str]:
-    """The replicas that somebody is doing something about: an open operation, a reservation, a command under way."""
-    busy: set[str] = {op.subject for op in state.operations.values() if op.state in OPEN_STATES}
-    for host in state.hosts.values():
-        busy |= {reservation.replica for reservation in host.entities.reservations.values()}
-        busy |= {
-            operation.subject.partition("/")[0]
-            for operation in host.entities.operations.values()
-            if operation.result is None
-        }
-        busy |= {drain.replica for drain in host.entities.drains.values() if not drain.outcome}
-    return {name.partition("/")[0] for name in busy}
-
-
-def _resumed(seen: _Seen, memory: Memory) -> tuple[Memory, list[AnyDecision]]:
+def _resumed(seen: Look, memory: Memory) -> tuple[Memory, list[AnyDecision]]:
     """The operations of keepers whose process is gone: nobody else would ever end them. A person's own stay theirs."""
     decisions: list[AnyDecision] = []
     for operation in seen.state.operations.values():
         is_ours = operation.state == "ownerless" and operation.by.startswith(_BY_KEEPER)
         replica = ReplicaId(operation.subject.partition("/")[0])
-        is_held = seen.is_held(replica) or operator_hold_key("model", _model_of(replica)) in seen.holds
+        is_held = seen.is_held(replica) or operator_hold_key("model", model_part(replica)) in seen.holds
         if not is_ours or is_held or memory.not_before.get(operation.id, 0.0) > seen.now:
             continue
         words = f"the process of {operation.id} is gone, and {operation.kind} of {operation.subject} is open"
@@ -160,18 +103,13 @@ def _resumed(seen: _Seen, memory: Memory) -> tuple[Memory, list[AnyDecision]]:
 # --- desired counts and idle timeouts -----------------------------------------------------------------------------
 
 
-def _about_model(seen: _Seen, memory: Memory, model: ModelView) -> AnyDecision | None:
+def _about_model(seen: Look, memory: Memory, model: ModelView) -> AnyDecision | None:
     """The one next thing to do for a model, or nothing."""
     replicas = seen.of_model(model)
-    is_busy = any(view.id in seen.busy for view in replicas) or any(_model_of(name) == model.name for name in seen.busy)
+    is_busy = model.name in seen.busy_models or any(view.id in seen.busy for view in replicas)
     if is_busy or memory.not_before.get(model.name, 0.0) > seen.now:
         return None
-    places = {view.id for view in replicas if _has_place(seen, view)}
-    places |= {
-        ReplicaId(held.subject)
-        for held in seen.holds.values()
-        if held.scope == "replica" and _model_of(held.subject) == model.name
-    }
+    places = {view.id for view in replicas if _has_place(seen, view)} | {*seen.held_of_model(model)}
     if len(places) < model.desired:
         if not _may_load(seen, memory):
             return None
@@ -179,14 +117,13 @@ def _about_model(seen: _Seen, memory: Memory, model: ModelView) -> AnyDecision |
     return _away_from_idle(seen, memory, model, replicas)
 
 
-def _may_load(seen: _Seen, memory: Memory) -> bool:
+def _may_load(seen: Look, memory: Memory) -> bool:
     """Every host has said what it runs, or has had the time of a lease to say it."""
     watched = seen.now - (seen.now if memory.began is None else memory.began)
-    unheard = any(not view.reported_at for view in seen.state.hosts.values())
-    return not unheard or watched >= seen.rules.unheard_seconds
+    return seen.all_have_reported or watched >= seen.rules.unheard_seconds
 
 
-def _has_place(seen: _Seen, view: ReplicaView) -> bool:
+def _has_place(seen: Look, view: ReplicaView) -> bool:
     """Whether a replica counts among the desired ones: it serves, may serve again, or is in the way until it is gone.
 
     A replica with a lost shard does not: it is replaced elsewhere, and is surplus if it comes back.
@@ -196,16 +133,16 @@ def _has_place(seen: _Seen, view: ReplicaView) -> bool:
     return view.state not in _ENDED or not _can_dismiss(seen, view)
 
 
-def _can_dismiss(seen: _Seen, view: ReplicaView) -> bool:
+def _can_dismiss(seen: Look, view: ReplicaView) -> bool:
     """What has ended may be dismissed where its own hosts are heard; what still lives only where everybody is."""
-    if all(shard.state in ("stopped", "failed") for shard in view.shards):
+    if all(shard.state in TERMINAL for shard in view.shards):
         hosts = {shard.shard.host for shard in view.shards} & seen.state.hosts.keys()
         return all(seen.state.hosts[host].state is HostState.LIVE for host in hosts)
     return seen.all_heard(view)
 
 
 def _toward_desired(
-    seen: _Seen, memory: Memory, model: ModelView, replicas: list[ReplicaView], places: int
+    seen: Look, memory: Memory, model: ModelView, replicas: list[ReplicaView], places: int
 ) -> AnyDecision:
     wanted = f"{places} of {model.desired} wanted replicas of {model.name} run"
     ended = [
@@ -229,7 +166,7 @@ def _toward_desired(
     return LoadModel(model=model.name, target=target, replica=replica, why=wanted)
 
 
-def _next_id(seen: _Seen, model: ModelView) -> ReplicaId:
+def _next_id(seen: Look, model: ModelView) -> ReplicaId:
     """The name that planning gives next: the smallest number that no host knows."""
     number = 1
     while f"{model.name}-{number}" in seen.state.replicas:
@@ -237,7 +174,7 @@ def _next_id(seen: _Seen, model: ModelView) -> ReplicaId:
     return ReplicaId(f"{model.name}-{number}")
 
 
-def _away_from_idle(seen: _Seen, memory: Memory, model: ModelView, replicas: list[ReplicaView]) -> AnyDecision | None:
+def _away_from_idle(seen: Look, memory: Memory, model: ModelView, replicas: list[ReplicaView]) -> AnyDecision | None:
     """Empty the replica that has been idle for longest, when there are more than are desired."""
     ready = [view for view in replicas if view.state is ReplicaState.READY]
     if len(ready) <= model.desired:
@@ -261,7 +198,7 @@ def _away_from_idle(seen: _Seen, memory: Memory, model: ModelView, replicas: lis
     )
 
 
-def _uses(seen: _Seen, memory: Memory) -> dict[ReplicaId, Use]:
+def _uses(seen: Look, memory: Memory) -> dict[ReplicaId, Use]:
     """The last use of every ready replica, by its engine's own counters. What cannot be read is not idleness."""
     uses: dict[ReplicaId, Use] = {}
     for view in seen.state.replicas.values():
@@ -293,7 +230,7 @@ def _total_if_idle(state: FleetState, view: ReplicaView) -> int | None:
     return measured.tokens_total
 
 
-def _recent(seen: _Seen, memory: Memory) -> dict[ReplicaId, tuple[float, ...]]:
+def _recent(seen: Look, memory: Memory) -> dict[ReplicaId, tuple[float, ...]]:
     """The load attempts that still count: not the old ones, and none from before a quarantine that was cleared."""
     oldest = seen.now - seen.rules.budget_seconds
     cleared = {name for name in memory.quarantined if not seen.is_held(name)}
@@ -301,89 +238,3 @@ def _recent(seen: _Seen, memory: Memory) -> dict[ReplicaId, tuple[float, ...]]:
         name: tuple(at for at in tried if at > oldest) for name, tried in memory.attempts.items() if name not in cleared
     }
     return {name: tried for name, tried in recent.items() if tried}
-
-
-def _model_of(replica: str) -> str:
-    return replica.rpartition("-")[0]
-
-
-# --- strays -------------------------------------------------------------------------------------------------------
-
-
-def _strays(seen: _Seen, memory: Memory) -> dict[str, float]:
-    """Since when each stray or unclaimed shard is one; known only while every host is heard."""
-    return {_stray_key(stop): memory.strays.get(_stray_key(stop), seen.now) for stop in _stray_shards(seen)}
-
-
-def _stray_stops(seen: _Seen, memory: Memory) -> list[AnyDecision]:
-    due = seen.now - seen.rules.grace_seconds
-    return [stop for stop in _stray_shards(seen) if memory.strays.get(_stray_key(stop), seen.now) <= due]
-
-
-def _stray_key(stop: StopStray) -> str:
-    return f"{stop.host} {stop.node_id}@{stop.generation}"
-
-
-def _stray_shards(seen: _Seen) -> list[StopStray]:
-    """Live shards that nobody wants, of replicas that nobody is busy with. What serves is never among them."""
-    stops: list[StopStray] = []
-    for view in seen.state.replicas.values():
-        if view.id in seen.busy or seen.is_held(view.id) or not seen.all_heard(view):
-            continue
-        if _is_model_held(seen, view):
-            continue
-        unclaimed = _is_unclaimed(seen.state, view)
-        serving = _serving_generations(seen.state, view.id)
-        for host in seen.state.hosts.values():
-            stops += _stops_at(host, view, unclaimed=unclaimed, serving=serving)
-    return sorted(stops, key=lambda stop: (stop.host, stop.node_id))
-
-
-def _stops_at(host: HostView, view: ReplicaView, *, unclaimed: bool, serving: set[int]) -> list[StopStray]:
-    stops = []
-    for shard in host.entities.shards.values():
-        if shard.replica != view.id or not _can_be_stopped(shard.state) or shard.load_generation in serving:
-            continue
-        if shard.identity is None:
-            continue  # it has no process yet that could be read again
-        if shard.load_generation != view.load_generation:
-            words = f"generation {shard.load_generation} is a stray, {view.load_generation} stands"
-        elif unclaimed:
-            words = f"{view.model} is in no catalog and in no load record"
-        else:
-            continue
-        stops.append(
-            StopStray(
-                host=host.host,
-                node_id=shard.node_id,
-                generation=shard.load_generation,
-                identity=shard.identity,
-                why=f"{shard.node_id} on {host.host}: {words}",
-            )
-        )
-    return stops
-
-
-def _can_be_stopped(word: str) -> bool:
-    state = shard_state(word)
-    return state is not None and state.is_live and state is not ShardState.STOPPING
-
-
-def _serving_generations(state: FleetState, replica: ReplicaId) -> set[int]:
-    return {
-        int(shard.load_generation)
-        for host in state.hosts.values()
-        for shard in host.entities.shards.values()
-        if shard.replica == replica and shard.rank == 0 and shard.state in _SERVING
-    }
-
-
-def _is_unclaimed(state: FleetState, view: ReplicaView) -> bool:
-    """In neither a load record nor the catalog; a catalog that is missing or unreadable makes nothing unclaimed."""
-    readable = bool(state.models) and not state.catalog_words
-    return readable and view.plan is None and find_model(state.models, view.model) is None
-
-
-def _is_model_held(seen: _Seen, view: ReplicaView) -> bool:
-    model = find_model(seen.state.models, view.model)
-    return operator_hold_key("model", model.name if model else view.model) in seen.holds

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from backend.contract.commands import ClaimKeeper, Command, EndOperatorHold, ResignKeeper, SetOperatorHold
 from backend.contract.entities import KeeperLease
 from backend.contract.naming import no_such, said_by
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, NodeGeneration, OpId
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.derive import find_model
@@ -95,13 +95,11 @@ async def resume_subject(ask: Ask, state: FleetState, who: str, op_id: OpId, req
     scopes = sorted(known or {subject_of(state, request.subject)})
     trouble: dict[HostId, str] = {}
     for scope, subject in scopes:
-        trouble |= await _each(
-            ask,
-            state,
-            lambda host, scope=scope, subject=subject: EndOperatorHold(  # type: ignore[misc]  # bound in this round
-                op_id=OpId(f"{op_id}-{scope}-{host}"), subject=subject, scope=scope, by=who
-            ),
-        )
+
+        def release(host: HostId, scope: Scope = scope, subject: str = subject) -> EndOperatorHold:
+            return EndOperatorHold(op_id=OpId(f"{op_id}-{scope}-{host}"), subject=subject, scope=scope, by=who)
+
+        trouble |= await _each(ask, state, release)
     if trouble:
         raise CannotAnswer(
             UNREACHABLE,
@@ -152,7 +150,7 @@ def shard_to_stop(state: FleetState, request: StopShard) -> Target:
     shard = view.entities.shards.get(request.node_id) if view is not None else None
     if view is None or view.state is not HostState.LIVE:
         raise CannotAnswer(UNREACHABLE, f"{request.host} is not live, so {request.node_id} is not stopped")
-    if shard is None or shard.state in ("stopped", "failed"):
+    if shard is None or shard.state in TERMINAL:
         raise CannotAnswer(DONE, f"nothing to do: {request.node_id} is gone from {request.host}")
     if (shard.load_generation, shard.identity) != (request.generation, request.identity):
         raise CannotAnswer(

@@ -36,7 +36,7 @@ from backend.control.requests import (
     StartUnload,
     StopShard,
 )
-from backend.control.views import Answer, FleetState
+from backend.control.views import Answer, FleetState, OperationView
 
 Tell = Callable[[dict[str, Any]], None]
 _PAUSE = 0.05
@@ -263,17 +263,28 @@ class Keeping:
         return StartLoad(plan=answer.plan, confirmed=answer.plan.digest)
 
     def _wait_for_ends(self, operations: list[OpId]) -> None:
-        """Until these operations have ended. Raises NotKept with the code of one that did not succeed."""
-        while not self._stop.is_set():
+        """Until these operations have ended, or this keeper is stopped. Raises NotKept for one that did not succeed."""
+        left, trouble = dict.fromkeys(operations), []
+        while left and not self._stop.is_set():
             self._pump()
-            views = [self._door.state().operations[op_id] for op_id in operations]
-            if all(view.state != "running" for view in views):
-                break
+            for view in [self._door.state().operations[op_id] for op_id in left]:
+                if view.state != "running":
+                    del left[view.id]
+                    trouble += self._ended(view)
             self._stop.wait(_PAUSE)
-        for view in (self._door.state().operations[op_id] for op_id in operations):
-            self._say("ended", f"{view.id}: {view.words}")
-            if view.exit_code not in (DONE, None):
-                raise NotKept(FAILED, f"{view.id} ended with exit code {view.exit_code}: {view.words}")
+        if trouble:
+            raise trouble[0]
+
+    def _ended(self, view: OperationView) -> list[NotKept]:
+        """Say how an operation ended, and what of that is no success."""
+        if view.state == "ownerless":
+            words = f"the process of {view.id} is gone, its last step: {view.words}"
+            return [NotKept(UNKNOWN, f"{words}. Go on with: ringtop op resume {view.id}")]
+        self._say("ended", f"{view.id}: {view.words}")
+        if view.exit_code == DONE:
+            return []
+        code = "none" if view.exit_code is None else view.exit_code
+        return [NotKept(FAILED, f"{view.id} ended with exit code {code}: {view.words}")]
 
     # --- words ----------------------------------------------------------------------------------------------------
 

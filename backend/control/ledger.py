@@ -14,7 +14,6 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +21,9 @@ import msgspec
 
 from backend.contract.plans import Plan
 from backend.contract.words import LoadGeneration, OpId, UnixMs
-from backend.control.contexts import Context
-from backend.control.views import OperationStep, OperationView, Target
+from backend.control.durable import sync_folder, write_all
+from backend.control.views import Target
+from backend.control.wall_clock import now_unix_ms
 from backend.failpoints import failpoint
 
 FORMAT = 2
@@ -98,12 +98,29 @@ class LedgerWriter:
     def append(self, step: Step) -> None:
         """Add one line; returns once it is on disk. OSError when it cannot be."""
         failpoint("ledger.before_step")
-        data = _line(step)
-        written = 0
-        while written < len(data):
-            written += os.write(self._fd, data[written:])
-        os.fsync(self._fd)
+        size = os.fstat(self._fd).st_size
+        try:
+            write_all(self._fd, _line(step))
+            os.fsync(self._fd)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                os.ftruncate(self._fd, size)  # half a line would make damage of the next one
+            raise
         self.steps.append(step)
+
+    def halt(self, words: str, exit_code: int, lines: tuple[str, ...] = ()) -> None:
+        """Say why it stops here, for somebody to resume. One that is resumed again and again says the same once."""
+        step = Step(
+            at_unix_ms=now_unix_ms(),
+            target=self.operation.subject,
+            what=HALTED,
+            words=words,
+            lines=lines,
+            exit_code=exit_code,
+        )
+        last = self.steps[-1] if self.steps else None
+        if last is None or msgspec.structs.replace(last, at_unix_ms=step.at_unix_ms) != step:
+            self.append(step)
 
     def close(self) -> None:
         """End the ownership, unless another process inherited it."""
@@ -125,16 +142,16 @@ def create(folder: Path, operation: Operation) -> LedgerWriter:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         writer = LedgerWriter(operation, (), fd)
         failpoint("ledger.before_first_write")
-        os.write(fd, _line(operation))
+        write_all(fd, _line(operation))
         os.fsync(fd)
         os.link(beside, path)  # a rename would replace an operation of the same id
+        sync_folder(folder)
+        failpoint("ledger.after_first_sync")
     except BaseException:
         os.close(fd)
         raise
     finally:
         beside.unlink()
-    _sync_folder(folder)
-    failpoint("ledger.after_first_sync")
     return writer
 
 
@@ -154,7 +171,7 @@ def reopen(folder: Path, op_id: OpId, inherited: int | None = None) -> LedgerWri
         if inherited is None:
             _lock(fd, path)
         data = path.read_bytes()
-        parsed = _parse(path, data)
+        parsed = parse(path, data)
         if parsed.damage:
             raise LedgerError(f"{path}: {parsed.damage}. Settle it: ringtop op settle {op_id}")
         if parsed.whole < len(data):
@@ -174,7 +191,7 @@ def mend(folder: Path, op_id: OpId) -> Path:
     path = ledger_path(folder, op_id)
     if has_owner(path):
         raise OwnerLives(f"{path}: its process lives. Follow it, or end that process first.")
-    parsed = _parse(path, path.read_bytes())
+    parsed = parse(path, path.read_bytes())
     if not parsed.damage:
         raise LedgerError(f"{path}: is not damaged.")
     aside = set_aside(path)
@@ -183,7 +200,7 @@ def mend(folder: Path, op_id: OpId) -> Path:
         for step in parsed.steps:
             writer.append(step)
         words = f"{parsed.damage}; the whole file is kept as {aside.name}"
-        writer.append(Step(at_unix_ms=UnixMs(time.time_ns() // 1_000_000), target="", what="mended", words=words))
+        writer.append(Step(at_unix_ms=now_unix_ms(), target="", what="mended", words=words))
     finally:
         writer.close()
     return aside
@@ -197,14 +214,14 @@ def set_aside(path: Path) -> Path:
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{number}")
     path.rename(aside)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return aside
 
 
 def ledger_path(folder: Path, op_id: OpId) -> Path:
     """The file of an operation. Raises LedgerError for an id that is no file name."""
     if not _OP_ID.fullmatch(op_id):
-        raise LedgerError(f"the operation id {op_id!r} is refused; expected letters, digits, dot, _ and -.")
+        raise LedgerError(f"the operation id {op_id!r} is refused; expected 1 to 100 letters, digits, dots, _ and -.")
     return folder / f"{op_id}{SUFFIX}"
 
 
@@ -220,93 +237,7 @@ def has_owner(path: Path) -> bool:
     return False
 
 
-def read_operation(path: Path) -> OperationView:
-    """What a file tells. One that is damaged has that as its state, with the reason and what can be read of it."""
-    try:
-        parsed = _parse(path, path.read_bytes())
-    except (LedgerError, OSError) as error:
-        return OperationView(
-            id=OpId(path.name.removesuffix(SUFFIX)),
-            kind="?",
-            subject="",
-            by="",
-            state="damaged",
-            words=f"set aside: {error}",
-            started_unix_ms=UnixMs(0),
-            ended_unix_ms=None,
-            load_generation=None,
-            steps=(),
-        )
-    view = view_of(parsed.operation, parsed.steps, owned=lambda: has_owner(path))
-    if not parsed.damage:
-        return view
-    words = f"set aside: {parsed.damage}; what stands before it is shown"
-    return msgspec.structs.replace(view, state="damaged", words=words, phase="", unknown_targets=0)
-
-
-def view_of(operation: Operation, steps: tuple[Step, ...], owned: Callable[[], bool]) -> OperationView:
-    """The operation as everybody sees it; ``owned`` is asked only while it has not ended."""
-    end = steps[-1] if steps and steps[-1].what == ENDED else None
-    halt = steps[-1] if steps and steps[-1].what in (ENDED, HALTED) else None
-    code = halt.exit_code if halt is not None else None
-    if end is None:
-        state = "running" if owned() else "ownerless"
-    else:
-        state = {0: "succeeded", 2: "refused", 3: "unknown"}.get(code if code is not None else 3, "failed")
-    unknown = [step.unknown for step in steps if step.unknown is not None]
-    phases = [step.phase for step in steps if step.phase is not None]
-    return OperationView(
-        id=operation.op_id,
-        kind=operation.kind,
-        subject=operation.subject,
-        by=operation.by,
-        state=state,
-        words=steps[-1].words if steps else "starting",
-        started_unix_ms=operation.started_unix_ms,
-        ended_unix_ms=end.at_unix_ms if end else None,
-        load_generation=operation.load_generation,
-        steps=tuple(OperationStep(step.at_unix_ms, step.target, step.what, step.words, step.lines) for step in steps),
-        exit_code=code,
-        phase="" if end or not phases else phases[-1],
-        unknown_targets=unknown[-1] if unknown else 0,
-        plan=operation.plan,
-        context=operation.context,
-        targets=operation.targets,
-        options=operation.options,
-    )
-
-
-class LedgerReader:
-    """Follows a ledger folder: a file is read again when it changed, its owner is looked for until it ends."""
-
-    def __init__(self, folder: Path, newest: int = 200) -> None:
-        self._folder = folder
-        self._newest = newest
-        self._seen: dict[str, tuple[tuple[int, int, int], OperationView]] = {}
-
-    def read(self) -> dict[OpId, OperationView]:
-        """The newest operations by id, oldest first."""
-        names = dict(self._stamps())
-        for name in self._seen.keys() - names.keys():
-            del self._seen[name]
-        for name, stamp in names.items():
-            known = self._seen.get(name)
-            if known is None or known[0] != stamp or known[1].state in ("running", "ownerless"):
-                self._seen[name] = (stamp, read_operation(self._folder / name))
-        views = sorted((view for _, view in self._seen.values()), key=lambda view: (view.started_unix_ms, view.id))
-        return {view.id: view for view in views}
-
-    def _stamps(self) -> list[tuple[str, tuple[int, int, int]]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                    about = entry.stat()
-                    found.append((entry.name, (about.st_mtime_ns, about.st_size, about.st_ino)))
-        return sorted(found, key=lambda pair: pair[1])[-self._newest :]
-
-
-class _Parsed(msgspec.Struct, frozen=True):
+class Parsed(msgspec.Struct, frozen=True):
     """What a file holds: its whole lines take ``whole`` bytes. ``damage`` says which line cannot be read, and why."""
 
     operation: Operation
@@ -315,7 +246,7 @@ class _Parsed(msgspec.Struct, frozen=True):
     damage: str = ""
 
 
-def _parse(path: Path, data: bytes) -> _Parsed:
+def parse(path: Path, data: bytes) -> Parsed:
     """The operation and its steps, up to the first line that is damaged. A last line that a crash cut is left out.
 
     Raises LedgerError when not even the first line can be read.
@@ -340,9 +271,9 @@ def _parse(path: Path, data: bytes) -> _Parsed:
     for number, line in enumerate(lines[1:], start=2):
         step = _decoded(line, Step)
         if isinstance(step, str):
-            return _Parsed(operation, tuple(steps), whole, f"line {number} is damaged: {step}")
+            return Parsed(operation, tuple(steps), whole, f"line {number} is damaged: {step}")
         steps.append(step)
-    return _Parsed(operation, tuple(steps), whole)
+    return Parsed(operation, tuple(steps), whole)
 
 
 _CRC = re.compile(rb'\{"crc":"([0-9a-f]{8})",')
@@ -378,16 +309,3 @@ def _lock(fd: int, path: Path) -> None:
         else:
             return
     raise OwnerLives(f"{path}: its process lives. Follow it, or end that process first.")
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def read_ledger(context: Context) -> dict[OpId, OperationView]:
-    """Every operation of this home, of all its contexts, oldest first; no host is asked."""
-    return LedgerReader(context.ledger_folder, newest=100_000).read()

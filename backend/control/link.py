@@ -6,55 +6,43 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from backend.contract.commands import Command, Hello, OperationStatus, Subscribe
+from backend.contract.commands import Command, Hello, Subscribe
 from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import Result
 from backend.contract.envelopes import MAJOR, MINOR, command_envelope, command_type, decode_event, encode
 from backend.contract.events import (
-    Accepted,
     Answered,
     AnyEvent,
-    Heartbeat,
     JournalBatch,
     JournalGap,
-    Measured,
     Refused,
     Reported,
     Subscribed,
     UnknownEvent,
     Welcome,
 )
-from backend.contract.frames import FrameError, convert
+from backend.contract.frames import MAX_FRAME_CHARS, FrameError
 from backend.contract.words import AgentAddress, HostId, OpId, UnixMs
 from backend.control import transports
-from backend.control.link_ends import AnswerUnknown, ConnectionEnded, LinkSettings, Refusal, WrongHost
-from backend.control.link_events import (
-    AnyLinkEvent,
-    BeatHeard,
-    LinkDown,
-    LinkRefused,
-    LinkUp,
-    MeasuredHeard,
-    Noted,
-    RecordsHeard,
-    gap_words,
-    is_unrecorded,
-    unknown_words,
+from backend.control.hearing import Moment, Sequence, joined, told
+from backend.control.link_ends import (
+    AnswerUnknown,
+    ConnectionEnded,
+    LinkSettings,
+    Refusal,
+    WrongHost,
+    closing_words,
 )
+from backend.control.link_events import AnyLinkEvent, LinkDown, LinkRefused, Noted
+from backend.control.pending import Pending
 from backend.failpoints import failpoint
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 E = TypeVar("E", bound=AnyEvent)
-
-
-class _Stamp(TypedDict):
-    host: HostId
-    at: float
-    unix_ms: UnixMs
 
 
 class Link:
@@ -95,15 +83,13 @@ class Link:
         self._uniform = uniform
         self._connection: ClientConnection | None = None
         self._live = asyncio.Event()
-        self._cut = asyncio.Event()
         self._cut_words = ""
-        self._pending: dict[OpId, asyncio.Future[Result]] = {}
+        self._pending = Pending(host)
         self._generation = 0
         self._sequence = 0
         self._cursor: str | None = None
-        self._next_seq = 1
+        self._heard_up_to = Sequence()
         self._subscription = OpId("")
-        self.unread_frames = 0
 
     @property
     def is_live(self) -> bool:
@@ -120,10 +106,12 @@ class Link:
         return True
 
     def reconnect(self, words: str) -> None:
-        """Give the present connection up at once and dial again, for example after this machine slept."""
-        self._cut_words = words
-        self._cut.set()
+        """Give the present connection up at once and dial again, for example after this machine slept.
+
+        Without one nothing is given up: it is being dialled already.
+        """
         if self._connection is not None:
+            self._cut_words = words
             self._connection.transport.abort()
 
     async def run(self) -> None:
@@ -131,20 +119,20 @@ class Link:
         attempt = 0
         while True:
             began = self._monotonic()
-            self._cut.clear()
+            self._cut_words = ""
             try:
                 await self._converse()
             except WrongHost as error:
                 delay = self._settings.refused
-                self._tell(LinkRefused(words=f"{error} {self._next_try(delay)}", **self._now()))
+                self._tell(LinkRefused(words=self._next_try(str(error), delay), **self._now()))
                 attempt = 0
             except (ConnectionError, OSError, TimeoutError) as error:
                 if self._monotonic() - began > self._settings.settled:
                     attempt = 0
                 delay = self._delay(attempt)
                 attempt += 1
-                words = self._cut_words if self._cut.is_set() else str(error) or type(error).__name__
-                self._tell(LinkDown(words=f"{words.rstrip('.')}; {self._next_try(delay)}", **self._now()))
+                words = self._cut_words or str(error) or type(error).__name__
+                self._tell(LinkDown(words=self._next_try(words, delay), **self._now()))
             await asyncio.sleep(delay)
 
     async def ask(self, command: Command, timeout: float) -> Result:
@@ -156,75 +144,25 @@ class Link:
         connection = self._connection
         if connection is None or not self._live.is_set():
             raise AnswerUnknown(f"{self.host} is not connected", sent=False)
-        if command.op_id in self._pending:
-            raise ValueError(f"{command.op_id} is already asked at {self.host} and has no answer yet")
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._pending[command.op_id] = future
         try:
-            async with asyncio.timeout(timeout):
-                await self._send(connection, command)
-                return await future
+            with self._pending.waiting(command.op_id) as future:
+                async with asyncio.timeout(timeout):
+                    await self._send(connection, command)
+                    end = await future
         except TimeoutError as error:
             words = f"{self.host} gave no answer to {command_type(command)} within {timeout:g} s"
             raise AnswerUnknown(words, sent=True) from error
         except ConnectionEnded as error:
             raise AnswerUnknown(f"{self.host}: {error}", sent=True) from error
-        finally:
-            self._pending.pop(command.op_id, None)
+        if isinstance(end, ConnectionEnded):
+            raise AnswerUnknown(f"{self.host}: {end}", sent=True)
+        if isinstance(end, Refusal):
+            raise end
+        return end
 
-    async def ask_until_known(self, command: Command, timeout: float) -> Result:
-        """Like ``ask``, but a lost connection is waited out and the command asked for again by its op_id.
-
-        So is an agent that cannot record the end: its words are noted at once, and the truth comes with its next life.
-        Raises AnswerUnknown when ``timeout`` seconds were not enough; ``sent`` False then proves that nothing left.
-        """
-        deadline = self._monotonic() + timeout
-        sent, why = False, ""
-        while True:
-            left = deadline - self._monotonic()
-            if left <= 0 or not await self.wait_live(left):
-                words = f"{self.host} gave no answer to {command_type(command)} in {timeout:g} s"
-                raise AnswerUnknown(f"{words}: {why}" if why else words, sent=sent)
-            try:
-                known = await self._recall(command.op_id, deadline) if sent else None
-                if known is not None:
-                    return known
-                left = max(0.0, deadline - self._monotonic())
-                result = await self.ask(command, left)
-                if not is_unrecorded(result):
-                    return result
-                sent, why = True, result.first_error
-                self._note("link.unknown", f"{command_type(command)} {command.op_id}: {why}")
-                await asyncio.sleep(0.2)
-            except AnswerUnknown as error:
-                sent = sent or error.sent
-                await asyncio.sleep(0.2)
-
-    async def _recall(self, asked: OpId, deadline: float) -> Result | None:
-        """The result of a command sent before; None when the agent never took it, so that it must be sent again.
-
-        Only the agent's own word about the command decides: a status that is refused or unreadable leaves it unknown.
-        """
-        while True:
-            self._sequence += 1
-            status = OperationStatus(op_id=OpId(f"{asked}-status-{self._sequence}"), asked=asked)
-            left = deadline - self._monotonic()
-            try:
-                answer = await self.ask(status, max(0.0, min(left, 10.0)))
-                if answer.status != "succeeded":
-                    raise AnswerUnknown(
-                        f"{self.host} cannot say what became of {asked}: {answer.first_error}", sent=True
-                    )
-                if not answer.value.get("known"):
-                    return None
-                tree = answer.value.get("result")
-                if tree is not None:
-                    return convert(tree, Result, f"result of {asked} at {self.host}")
-            except (Refusal, FrameError) as error:
-                raise AnswerUnknown(f"{self.host} cannot say what became of {asked}: {error}", sent=True) from error
-            if self._monotonic() >= deadline:
-                raise AnswerUnknown(f"{self.host} still works on {asked}", sent=True)
-            await asyncio.sleep(0.5)
+    def note(self, kind: str, words: str, level: str = "warn") -> None:
+        """Say something in the journal pane that is no record of the agent."""
+        self._tell(Noted(kind=kind, words=words, level=level, **self._now()))
 
     # --- one connection -------------------------------------------------------------------------------------------
 
@@ -241,9 +179,7 @@ class Link:
             finally:
                 self._live.clear()
                 self._connection = None
-                for future in self._pending.values():
-                    if not future.done():
-                        future.set_exception(ConnectionEnded("the connection broke before the answer"))
+                self._pending.break_off("the connection broke before the answer")
 
     async def _introduce(self, connection: ClientConnection) -> None:
         failpoint("link.before_hello")
@@ -267,27 +203,22 @@ class Link:
         self._tap_frame()
         report = (await self._expect(connection, Reported)).report
         if report.host != self.host:
-            raise WrongHost(f"the report is of host {report.host!r}; this context expects {self.host!r} here.")
+            raise WrongHost(self._wrong_host(report.host))
         self._connection = connection
-        self._next_seq = report.seq + 1
+        self._heard_up_to.begin(report)
         self._live.set()
         self._tap_frame()
-        self._tell(
-            LinkUp(
-                welcome=welcome,
-                report=report,
-                round_trip_ms=round_trip,
-                clock_offset_ms=round(welcome.answered_unix_ms - (asked + round_trip / 2)),
-                **self._now(),
-            )
-        )
+        self._tell(joined(welcome, report, asked, round_trip, self._now()))
         await self._subscribe(connection, self._cursor)
 
     def _check(self, welcome: Welcome) -> None:
         if welcome.host != self.host:
             raise WrongHost(self._wrong_host(welcome.host))
         if welcome.major != MAJOR:
-            raise WrongHost(f"the agent speaks version {welcome.major}.{welcome.minor}; this console {MAJOR}.{MINOR}.")
+            raise WrongHost(
+                f"the agent speaks version {welcome.major}.{welcome.minor} and ringtop here {MAJOR}.{MINOR}. Install "
+                "one release of ringtop on both sides."
+            )
 
     def _wrong_host(self, says: str) -> str:
         """Both ids, and both addresses when this context has the other id elsewhere."""
@@ -317,7 +248,7 @@ class Link:
                 raise WrongHost(self._wrong_host(event.host))
             if isinstance(event, Refused):
                 raise WrongHost(f"the agent refused the introduction ({event.code}): {event.words}")
-            self._note("link.early", f"before {kind.__name__} came {type(event).__name__}")
+            self.note("link.early", f"before {kind.__name__} came {type(event).__name__}")
 
     async def _receive(self, connection: ClientConnection) -> AnyEvent | UnknownEvent:
         from websockets.exceptions import ConnectionClosed
@@ -329,7 +260,7 @@ class Link:
             except TimeoutError as error:
                 raise ConnectionEnded(f"silent for {self._settings.silence:g} s; heartbeats come every 5 s") from error
             except ConnectionClosed as error:
-                raise ConnectionEnded(_closing_words(error.rcvd.code if error.rcvd else 1006, error)) from error
+                raise ConnectionEnded(closing_words(error)) from error
             try:
                 if not isinstance(frame, str):
                     raise FrameError(f"a frame is text, not {len(frame)} bytes")
@@ -337,8 +268,7 @@ class Link:
                 self._frame = frame
                 return event
             except FrameError as error:
-                self.unread_frames += 1
-                self._note("link.unreadable", f"a frame cannot be read: {error}")
+                self.note("link.unreadable", f"a frame cannot be read: {error}")
 
     async def _send(self, connection: ClientConnection, command: Command) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -351,16 +281,23 @@ class Link:
             target=Agent(self.host),
             sequence=self._sequence,
         )
+        frame = encode(envelope)
+        if len(frame) > MAX_FRAME_CHARS:
+            raise Refusal(
+                "frame.too_long",
+                f"nothing was sent: {command_type(command)} has {len(frame)} characters, and an agent takes at most "
+                f"{MAX_FRAME_CHARS}",
+            )
         try:
             async with asyncio.timeout(self._settings.send):
-                await connection.send(encode(envelope), text=True)
+                await connection.send(frame, text=True)
         except TimeoutError as error:
             connection.transport.abort()
             raise ConnectionEnded(
                 f"the agent read nothing for {self._settings.send:g} s, so the connection was cut"
             ) from error
         except ConnectionClosed as error:
-            raise ConnectionEnded(_closing_words(error.rcvd.code if error.rcvd else 1006, error)) from error
+            raise ConnectionEnded(closing_words(error)) from error
 
     # --- what came ------------------------------------------------------------------------------------------------
 
@@ -369,69 +306,50 @@ class Link:
             case JournalBatch():
                 self._check_order(event)
                 self._cursor = event.cursor
-                self._tap_frame()
-                self._tell(RecordsHeard(records=event.records, **self._now()))
-            case Measured():
-                self._tap_frame()
-                self._tell(MeasuredHeard(measured=event, **self._now()))
-            case Heartbeat():
-                self._tap_frame()
-                self._tell(BeatHeard(head_seq=event.head_seq, **self._now()))
+            case JournalGap():
+                self._heard_up_to.skip(event)
             case Answered():
-                self._answered(event.op_id, event.result)
+                failpoint("link.after_answer")
+                self._pending.end(event.op_id, event.result)
             case Refused():
                 self._refused(event)
-            case Accepted():
-                pass  # durable intent; the result is still to come
-            case JournalGap():
-                self._next_seq = max(self._next_seq, event.last + 1)
-                self._note("link.gap", gap_words(event))
-            case UnknownEvent():
-                self._note(f"unknown.{event.type}", unknown_words(event), level="info")
             case Welcome() | Reported():
                 raise ConnectionEnded(f"the agent sent {type(event).__name__} twice on one connection")
-
-    def _answered(self, op_id: OpId, result: Result) -> None:
-        failpoint("link.after_answer")
-        future = self._pending.get(op_id)
-        if future is not None and not future.done():
-            future.set_result(result)
+        heard = told(event, self._now())
+        if heard is None:
+            return
+        if not isinstance(heard, Noted):
+            self._tap_frame()
+        self._tell(heard)
 
     def _refused(self, event: Refused) -> None:
-        future = self._pending.get(OpId(event.op_id))
-        if future is not None and not future.done():
-            future.set_exception(Refusal(event.code, event.words))
-        elif self._cursor is not None and event.op_id == self._subscription:
+        if self._pending.end(OpId(event.op_id), Refusal(event.code, event.words)):
+            return
+        if self._cursor is not None and event.op_id == self._subscription:
             self._cursor = None
             raise ConnectionEnded(f"the agent does not know this console's place in its journal: {event.words}")
-        else:
-            self._note("link.refused", f"the agent refused a frame ({event.code}): {event.words}")
+        self.note("link.refused", f"the agent refused a frame ({event.code}): {event.words}")
 
     def _check_order(self, batch: JournalBatch) -> None:
         """A hole behind the report would leave this console with a false state for ever: then begin again."""
-        if not batch.records:
-            return
-        if batch.records[0].seq > self._next_seq:
+        if missing := self._heard_up_to.missing(batch):
             self._cursor = None
-            raise ConnectionEnded(
-                f"journal records {self._next_seq} to {batch.records[0].seq - 1} never came; a new report is needed"
-            )
-        self._next_seq = max(self._next_seq, batch.records[-1].seq + 1)
+            raise ConnectionEnded(f"journal records {missing[0]} to {missing[1]} never came; a new report is needed")
 
     async def _subscribed(self, connection: ClientConnection, event: Subscribed) -> None:
         if event.outcome == "ok":
             return
         if event.outcome == "gone":
-            self._note("link.gap", f"the journal now begins at record {event.oldest}; what came before is not shown")
+            self.note("link.gap", f"the journal now begins at record {event.oldest}; what came before is not shown")
         else:
-            self._note("link.journal", "the agent's journal is another one than before; its newest part is read")
+            self.note("link.journal", "the agent's journal is another one than before; its newest part is read")
         if self._cursor is not None:
             self._cursor = None
             await self._subscribe(connection, None)
 
     # --- words and times ------------------------------------------------------------------------------------------
 
-    def _now(self) -> _Stamp:
+    def _now(self) -> Moment:
         return {"host": self.host, "at": self._monotonic(), "unix_ms": UnixMs(self._unix_ms())}
 
     def _tap_frame(self) -> None:
@@ -439,21 +357,12 @@ class Link:
         if self._tap is not None:
             self._tap(self.host, self._frame)
 
-    def _note(self, kind: str, words: str, level: str = "warn") -> None:
-        self._tell(Noted(kind=kind, words=words, level=level, **self._now()))
-
     def _delay(self, attempt: int) -> float:
         """Full jitter over an exponential span, above a floor."""
         span = min(self._settings.ceiling, self._settings.floor * 2.0 ** min(attempt, 10))
         return self._settings.floor + self._uniform(0.0, span)
 
-    def _next_try(self, delay: float) -> str:
-        return f"next try {time.strftime('%H:%M:%S', time.localtime(self._unix_ms() / 1000 + delay))}"
-
-
-def _closing_words(code: int, error: Exception) -> str:
-    if code == 1001:
-        return "the agent is stopping"
-    if code == 1006:
-        return "the connection broke off"
-    return f"the agent closed the connection: {error}"
+    def _next_try(self, words: str, delay: float) -> str:
+        """Why there is no connection, and when the next try is."""
+        when = time.strftime("%H:%M:%S", time.localtime(self._unix_ms() / 1000 + delay))
+        return f"{words.rstrip('.')}; next try {when}"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from websockets.exceptions import ConnectionClosed
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,3 +45,15 @@ class ConnectionEnded(ConnectionError):
 
 class WrongHost(Exception):
     """Somebody answers there and must not be talked to; the message names both values."""
+
+
+def closing_words(error: ConnectionClosed) -> str:
+    """Why a websocket is closed: what the other side said, or what this side would not take."""
+    heard, said = error.rcvd, error.sent
+    if heard is not None and heard.code == 1001:
+        return "the agent is stopping"
+    if heard is not None:
+        return f"the agent closed the connection: {heard}"
+    if said is not None:
+        return f"this side closed the connection: {said}"
+    return "the connection broke off"

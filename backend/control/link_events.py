@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.contract.entities import JournalRecord, Result
-from backend.contract.events import JournalGap, Measured, UnknownEvent, Welcome
+from backend.contract.entities import JournalRecord
+from backend.contract.events import Measured, Welcome
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId, UnixMs
 
@@ -66,19 +66,3 @@ class Noted(LinkEvent, frozen=True, kw_only=True):
 
 
 AnyLinkEvent = LinkUp | LinkDown | LinkRefused | RecordsHeard | MeasuredHeard | BeatHeard | Noted
-
-
-def is_unrecorded(result: Result) -> bool:
-    """The agent's journal will not take the end of this command in its present life: what became of it is unknown."""
-    is_unknown = result.status == "failed" and result.resource_state == "unknown"
-    return is_unknown and result.first_error.startswith("E_JOURNAL")
-
-
-def gap_words(event: JournalGap) -> str:
-    """What a note says of records that an agent left out."""
-    return f"records {event.first} to {event.last} were skipped: {event.words or 'this console was too slow'}"
-
-
-def unknown_words(event: UnknownEvent) -> str:
-    """The beginning of an event that this ringtop does not know, raw."""
-    return msgspec.json.encode(event.raw).decode()[:500]

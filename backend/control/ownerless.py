@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
-import time
+from collections.abc import Iterator
 
 import msgspec
 
 from backend.contract.states import HostState
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.contexts import Context
-from backend.control.exit_codes import REFUSED
-from backend.control.ledger import (
-    ENDED,
-    ROLLING_BACK,
-    LedgerError,
-    LedgerWriter,
-    Step,
-    ledger_path,
-    mend,
-    read_operation,
-    reopen,
-)
+from backend.control.exit_codes import FAILED, REFUSED
+from backend.control.ledger import ENDED, ROLLING_BACK, LedgerError, LedgerWriter, Step, ledger_path, mend, reopen
+from backend.control.ledger_views import read_operation
 from backend.control.operations.recovery import APPROVED
 from backend.control.operations.settle import Conclusion, conclude
 from backend.control.operations.spawning import spawn_operation
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.rebuilding import Rebuilt, find_lost, rebuild
 from backend.control.recovery_document import CENSUS
 from backend.control.requests import ResumeOperation
 from backend.control.views import OperationView
-
-SETTLE_SECONDS = 10.0
+from backend.control.wall_clock import now_unix_ms
 
 
 class Ownerless:
@@ -49,7 +40,7 @@ class Ownerless:
         view = await self._ownerless(request.operation, "resumed")
         if request.move_journal:
             return await asyncio.to_thread(self._approve_and_resume, view, request.why)
-        return await asyncio.to_thread(spawn_operation, self._context, view.id)
+        return await asyncio.to_thread(self._go_on, view.id)
 
     def _approve_and_resume(self, view: OperationView, why: str) -> subprocess.Popen[bytes]:
         """Write down who approves that a recovery moves a journal aside, and why; then it goes on."""
@@ -57,14 +48,9 @@ class Ownerless:
             raise CannotAnswer(REFUSED, f"{view.id} is of kind {view.kind}; only a recovery moves a journal aside")
         if not why:
             raise CannotAnswer(REFUSED, "moving a journal aside is recorded with its reason: add --why TEXT")
-        writer = self._own(view.id)
-        try:
-            words = f"{self._who} approved that the journal is moved aside: {why}"
-            step = Step(at_unix_ms=_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
-            writer.append(step)
-            return spawn_operation(self._context, view.id, writer.fd)
-        finally:
-            writer.close()
+        words = f"{self._who} approved that the journal is moved aside: {why}"
+        step = Step(at_unix_ms=now_unix_ms(), target=CENSUS, what=APPROVED, words=words, lines=(self._who, why))
+        return self._go_on(view.id, step)
 
     async def roll_back(self, op_id: OpId) -> subprocess.Popen[bytes]:
         """Give an operation a new process that takes it back; what was asked for is written down first."""
@@ -75,33 +61,30 @@ class Ownerless:
                 f"{view.id} is of kind {view.kind}, which cannot be taken back: what was stopped is gone. "
                 "Resume it, or settle it.",
             )
-        return await asyncio.to_thread(self._begin_roll_back, view)
+        asked = Step(
+            at_unix_ms=now_unix_ms(),
+            target=view.subject,
+            what=ROLLING_BACK,
+            words=f"{self._who} asked to take it back",
+            phase=ROLLING_BACK,
+            unknown=len(view.targets),
+        )
+        return await asyncio.to_thread(self._go_on, view.id, asked)
 
-    def _begin_roll_back(self, view: OperationView) -> subprocess.Popen[bytes]:
-        writer = self._own(view.id)
-        try:
-            words = f"{self._who} asked to take it back"
-            if not any(step.what == ROLLING_BACK for step in writer.steps):
-                writer.append(
-                    Step(
-                        at_unix_ms=_unix_ms(),
-                        target=view.subject,
-                        what=ROLLING_BACK,
-                        words=words,
-                        phase=ROLLING_BACK,
-                        unknown=len(view.targets),
-                    )
-                )
-            return spawn_operation(self._context, view.id, writer.fd)
-        finally:
-            writer.close()
+    def _go_on(self, op_id: OpId, decided: Step | None = None) -> subprocess.Popen[bytes]:
+        """Write down what was decided and give the operation a process that owns it; it rolls back once only."""
+        with self._owning(op_id) as writer:
+            is_said = any(step.what == ROLLING_BACK for step in writer.steps)
+            if decided is not None and not (is_said and decided.what == ROLLING_BACK):
+                writer.append(decided)
+            return spawn_operation(self._context, op_id, writer.fd)
 
     async def settle(self, op_id: OpId, *, despite_silence: bool) -> Conclusion:
         """Close an operation from what the fleet says. Refused while a rank moves, and while a host is silent."""
         view = await self._ownerless(op_id, "settled", also=("damaged",))
         if not view.targets and view.state == "damaged":
             raise CannotAnswer(REFUSED, f"{view.words}, so that nothing says what it was about.")
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         conclusion = conclude(view, self._reach.state, despite_silence=despite_silence)
         if conclusion.is_open:
             raise CannotAnswer(conclusion.code, f"{view.id} is not settled: {conclusion.words}.")
@@ -114,12 +97,11 @@ class Ownerless:
                 mend(self._context.ledger_folder, view.id)
             except (LedgerError, OSError) as error:
                 raise CannotAnswer(REFUSED, str(error)) from error
-        writer = self._own(view.id)
-        try:
+        with self._owning(view.id) as writer:
             if writer.steps and writer.steps[-1].what == ENDED:
                 raise CannotAnswer(REFUSED, f"{view.id} has ended meanwhile: {writer.steps[-1].words}")
             end = Step(
-                at_unix_ms=_unix_ms(),
+                at_unix_ms=now_unix_ms(),
                 target=view.subject,
                 what=ENDED,
                 words=f"{conclusion.words}; settled by {self._who} from what the fleet says",
@@ -127,12 +109,10 @@ class Ownerless:
                 exit_code=conclusion.code,
             )
             writer.append(end)
-        finally:
-            writer.close()
 
     async def rebuild(self) -> tuple[tuple[Rebuilt, ...], tuple[str, ...]]:
         """Write an entry for every load without one; returns them, and the hosts that could not be asked."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         state = self._reach.state
         silent = tuple(name for name, view in state.hosts.items() if view.state is not HostState.LIVE)
         folder = self._context.ledger_folder
@@ -164,11 +144,16 @@ class Ownerless:
                 f"{view.id} is of context {view.context}, this is {self._context.name}. Use --context {view.context}",
             )
 
-    def _own(self, op_id: OpId) -> LedgerWriter:
+    @contextlib.contextmanager
+    def _owning(self, op_id: OpId) -> Iterator[LedgerWriter]:
+        """The operation's ledger, owned for a moment. Raises CannotAnswer with whatever is in the way."""
         try:
-            return reopen(self._context.ledger_folder, op_id)
-        except (LedgerError, OSError) as error:
+            with contextlib.closing(reopen(self._context.ledger_folder, op_id)) as writer:
+                yield writer
+        except LedgerError as error:
             raise CannotAnswer(REFUSED, str(error)) from error
+        except OSError as error:
+            raise CannotAnswer(FAILED, f"{op_id} is still without an owner: {error}. Try again.") from error
 
 
 def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:
@@ -180,7 +165,3 @@ def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:
 def as_value(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> dict[str, object]:
     """A rebuild for programs."""
     return {"rebuilt": msgspec.to_builtins(written), "silent": list(silent)}
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 
 from backend.contract.commands import InspectModel
 from backend.contract.models import ModelFacts
 from backend.contract.naming import said_by
-from backend.contract.words import HostId, OpId, UnixMs
+from backend.contract.words import HostId, OpId
 from backend.control.asking import Asking
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
 from backend.control.contexts import Context
 from backend.control.drift_answers import header_read, model_files
 from backend.control.exit_codes import DONE, REFUSED, UNKNOWN, UNREACHABLE
-from backend.control.fleet_facts import fleet_facts
-from backend.control.reach import Reach, is_settled
+from backend.control.fleet_facts import fleet_facts, highest_planned
+from backend.control.reach import Reach
 from backend.control.reported_cuts import heard_in
 from backend.control.requests import MakePlan
 from backend.control.snapshots import ModelRead, Snapshot
 from backend.control.views import Answer
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.catalog import CatalogError, UnknownModel
 from backend.planning.engines import rules
 from backend.planning.plan import model_hosts, plan
 from backend.versions import RINGTOP_VERSION
 
-SETTLE_SECONDS = 10.0
 INSPECT_SECONDS = 30.0
 
 
@@ -43,7 +42,7 @@ class PlanAnswers:
 
     async def plan(self, op_id: OpId, request: MakePlan) -> Answer:
         """The plan that was asked for; its refusals are in the words, and make the exit code 2."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         fleet = fleet_facts(self._reach.state)
         if not fleet.reports:
             silent = said_by(dict(fleet.unreachable))
@@ -58,7 +57,7 @@ class PlanAnswers:
                 fleet,
                 request,
                 model=facts,
-                now_unix_ms=_unix_ms(),
+                now_unix_ms=now_unix_ms(),
                 model_words=words,
                 model_host=where,
                 generation_floor=self.highest_planned(),
@@ -73,7 +72,7 @@ class PlanAnswers:
 
     async def snapshot(self, op_id: OpId) -> Answer:
         """What the hosts say, and the headers of every model of the catalog that a header is read of."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         fleet = fleet_facts(self._reach.state)
         try:
             catalog = await asyncio.to_thread(self._catalog.current)
@@ -88,7 +87,7 @@ class PlanAnswers:
         taken = Snapshot(
             ringtop=RINGTOP_VERSION,
             context=self._context.name,
-            taken_unix_ms=_unix_ms(),
+            taken_unix_ms=now_unix_ms(),
             fleet=fleet,
             models=models,
             generation_floor=self.highest_planned(),
@@ -98,9 +97,7 @@ class PlanAnswers:
 
     def highest_planned(self) -> int:
         """The highest generation of any operation of this home."""
-        views = self._reach.state.operations.values()
-        planned = (view.plan.load_generation for view in views if view.plan is not None)
-        return max((*(view.load_generation or 0 for view in views), *planned), default=0)
+        return highest_planned(self._reach.state.operations.values())
 
     async def inspect(
         self, op_id: OpId, hosts: tuple[HostId, ...], path: str
@@ -109,16 +106,12 @@ class PlanAnswers:
         reasons: dict[str, str] = {}
         for host in hosts:
             try:
-                result = await self._asking.ask(
-                    host, InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path), INSPECT_SECONDS
-                )
-                facts = msgspec.convert(result.value.get("model"), ModelFacts)
-                self._reach.apply(header_read(host, path, facts, _unix_ms()))
+                command = InspectModel(op_id=OpId(f"{op_id}-inspect-{host}"), path=path)
+                facts = await self._asking.ask_for(host, command, INSPECT_SECONDS, ModelFacts, "model")
+                self._reach.apply(header_read(host, path, facts, now_unix_ms()))
                 return facts, host, ""
             except CannotAnswer as error:
                 reasons[host] = str(error).removeprefix(host).lstrip(": ")
-            except msgspec.ValidationError as error:
-                reasons[host] = f"its answer cannot be read: {error}"
         return None, None, said_by(reasons) or "no live host was named to read it from"
 
     async def check_models(self, op_id: OpId) -> str:
@@ -133,7 +126,3 @@ class PlanAnswers:
         if failed:
             raise CannotAnswer(UNKNOWN, f"{len(failed)} of {len(wanted)} model files were not read: {said_by(failed)}")
         return f"{len(wanted)} model files were read"
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from backend.contract.commands import ChangeDrain, ReadLog, TestReplica
-from backend.contract.naming import no_such
 from backend.contract.words import HostId, NodeId, OpId, ReplicaId
-from backend.control.asking import QUICK_SECONDS, Asking
+from backend.control.asking import QUICK_SECONDS, Asking, host_of, replica_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.exit_codes import REFUSED
 from backend.control.journal_questions import journal_question
@@ -16,13 +15,14 @@ _TEST_SLACK_SECONDS = 10.0
 
 
 async def change_drain(asking: Asking, who: str, op_id: OpId, request: ChangeDrainRequest) -> str:
-    """Ask every host of an open drain to end, force or extend it."""
+    """Ask every host of an open drain to end, force or extend it; one that does not take it hides no other's answer."""
     hosts = draining_hosts(asking.state, request.replica)
     if not hosts:
-        asking.replica(request.replica)
+        replica_of(asking.state, request.replica)
         raise CannotAnswer(REFUSED, f"{request.replica} is not draining")
     if request.action == "force":
         hosts = hosts[:1]  # the leader goes first, its workers follow it; a worker that goes first aborts it
+    taken, trouble = [], {}
     for host in hosts:
         command = ChangeDrain(
             op_id=OpId(f"{op_id}-{host}"),
@@ -31,13 +31,22 @@ async def change_drain(asking: Asking, who: str, op_id: OpId, request: ChangeDra
             action=request.action,
             extend_seconds=request.extend_seconds if request.action == "extend" else 0.0,
         )
-        await asking.ask(host, command, QUICK_SECONDS)
-    return f"{request.action} was taken by {', '.join(hosts)}"
+        try:
+            await asking.ask(host, command, QUICK_SECONDS)
+            taken.append(host)
+        except CannotAnswer as error:
+            trouble[host] = error
+    words = f"{request.action} was taken by {', '.join(taken) or 'no host'}"
+    if trouble:
+        told = "; ".join(map(str, trouble.values()))
+        code = max(error.code for error in trouble.values())
+        raise CannotAnswer(code, f"{words}; not by {', '.join(trouble)}: {told}. Its drain goes on there.")
+    return words
 
 
 async def try_prompt(asking: Asking, op_id: OpId, request: TestRequest) -> Answer:
     """One prompt through rank 0; the answer's value has text and latency."""
-    view = asking.replica(request.replica)
+    view = replica_of(asking.state, request.replica)
     leader = next((shard.shard for shard in view.shards if shard.shard.rank == 0), None)
     if leader is None:
         raise CannotAnswer(REFUSED, f"{view.id} is {view.state.value}: no host has its rank 0")
@@ -69,9 +78,7 @@ async def read_log(asking: Asking, op_id: OpId, request: LogRequest) -> Answer:
 
 async def ask_journal(asking: Asking, who: str, op_id: OpId, request: AskJournal | ForkJournalRequest) -> Answer:
     """What a host says of its journal, or its fork."""
-    host = HostId(request.host)
-    if host not in asking.state.hosts:
-        raise CannotAnswer(REFUSED, no_such("host", request.host, asking.state.hosts))
+    host = host_of(asking.state, request.host).host
     command, seconds = journal_question(op_id, request, who)
     result = await asking.ask(host, command, seconds)
     words = str(result.value.get("words", ""))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from backend.contract.states import HostState
-from backend.contract.words import HostId, UnixMs
+from backend.contract.words import HostId
 from backend.control.contexts import Context
 from backend.control.fleet import Folded, empty_fleet, fold_event, fold_reports
 from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
@@ -15,8 +15,10 @@ from backend.control.link import Link
 from backend.control.link_ends import LinkSettings
 from backend.control.link_events import LinkUp
 from backend.control.views import FleetState, JournalLine
+from backend.control.wall_clock import now_unix_ms
 
 TICK_SECONDS = 1.0
+SETTLE_SECONDS = 10.0
 SLEPT_SECONDS = 5.0
 """A jump of the clock that counts suspended time against the one that does not: this machine slept."""
 SETTLED = (HostState.LIVE, HostState.UNREACHABLE, HostState.LOST, HostState.REFUSED)
@@ -126,10 +128,14 @@ class Reach:
             return False
         return True
 
+    async def settle(self) -> None:
+        """Wait until every host is heard, or known not to be, for as long as a person waits for a first answer."""
+        await self.until(is_settled, SETTLE_SECONDS)
+
     async def _tick(self) -> None:
         slept = _suspended_seconds()
         while True:
-            at, unix_ms = time.monotonic(), UnixMs(time.time_ns() // 1_000_000)
+            at, unix_ms = time.monotonic(), now_unix_ms()
             if (now := _suspended_seconds()) - slept > SLEPT_SECONDS:
                 self.apply(Slept(at=at, unix_ms=unix_ms, seconds=now - slept))
                 for link in self.links.values():

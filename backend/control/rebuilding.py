@@ -9,7 +9,8 @@ import msgspec
 from backend.contract.entities import LoadRecord
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.ledger import ENDED, Operation, Step, create, ledger_path, read_operation, set_aside, view_of
+from backend.control.ledger import ENDED, Operation, Step, create, ledger_path, set_aside
+from backend.control.ledger_views import read_operation, view_of
 from backend.control.operations.load import targets_of
 from backend.control.operations.settle import conclude
 from backend.control.views import FleetState

@@ -12,14 +12,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from backend.contract.words import HostId, UnixMs
+from backend.contract.words import HostId
 from backend.control.contexts import Context
+from backend.control.durable import sync_folder
 from backend.control.event_file import FORMAT, EventLine, Head, frame_line, write
 from backend.control.fleet_events import AnyFleetEvent, Slept
 from backend.control.ledger import new_op_id
 from backend.control.link_ends import LinkSettings
 from backend.control.link_events import LinkDown, LinkRefused, Noted
 from backend.control.reach import Reach
+from backend.control.wall_clock import now_unix_ms
 from backend.versions import RINGTOP_VERSION
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -59,11 +61,12 @@ def record_fleet(
             os.fsync(file.fileno())
         os.link(part, path)  # a rename would replace a file that came meanwhile
         part.unlink()
-        _sync_folder(path.absolute().parent)
+        sync_folder(path.absolute().parent)
     except FileExistsError as error:
         raise RecordRefused(f"{path} came into being meanwhile, and is kept; the recording is {part}.") from error
     except OSError as error:
-        raise RecordRefused(f"the recording cannot be written as {path}: {error.strerror or error}") from error
+        kept = f"; what was recorded until then is {part}" if part.exists() else ""
+        raise RecordRefused(f"the recording cannot be written as {path}: {error.strerror or error}{kept}") from error
     return recorded
 
 
@@ -94,7 +97,7 @@ class _Recorder:
         for each in _STOP_SIGNALS:
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: then only time ends it
                 loop.add_signal_handler(each, self._stop.set)
-        began_ms = _unix_ms()
+        began_ms = now_unix_ms()
         hosts = {host: str(address) for host, address in self._context.hosts.items()}
         head = Head(
             format=FORMAT,
@@ -116,7 +119,7 @@ class _Recorder:
             told=self._told,
         )
         end = await self._until(reach, seconds)
-        self._put(write(EventLine(at=self._at(), unix_ms=_unix_ms(), end=end)))
+        self._put(write(EventLine(at=self._at(), unix_ms=now_unix_ms(), end=end)))
         if self._unwritable is not None:
             raise self._unwritable
         views = reach.state.hosts
@@ -158,11 +161,11 @@ class _Recorder:
 
     def _frame(self, host: HostId, frame: str) -> None:
         self._frames[host] += 1
-        self._put(frame_line(self._at(), _unix_ms(), host, frame))
+        self._put(frame_line(self._at(), now_unix_ms(), host, frame))
 
     def _told(self, event: AnyFleetEvent) -> None:
         """The events of the links that are no frames."""
-        at, now = self._at(), _unix_ms()
+        at, now = self._at(), now_unix_ms()
         match event:
             case LinkDown():
                 line = EventLine(at=at, unix_ms=now, host=event.host, link="down", words=event.words)
@@ -183,15 +186,3 @@ class _Recorder:
             case _:
                 return
         self._put(write(line))
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

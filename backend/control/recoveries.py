@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from backend.contract.commands import LookAtResident
-from backend.contract.naming import no_such
 from backend.contract.residents import ResidentLook
 from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.asking import Asking
+from backend.contract.words import OpId
+from backend.control.asking import Asking, host_of
 from backend.control.cannot_answer import CannotAnswer
+from backend.control.confirming import check_confirmed, check_deadline
 from backend.control.derive import OPEN_STATES
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import target_of
 from backend.control.keeper_answers import keeper_of
 from backend.control.operations.recovery import LOOK_SECONDS
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.recovery_document import RecoveryPlan, recovery_digest, recovery_moved
 from backend.control.recovery_plan import make_recovery
 from backend.control.requests import PlanRecovery, StartRecovery
 from backend.control.views import Answer, FleetState, OperationView, Target
+from backend.control.wall_clock import now_unix_ms
 
-SETTLE_SECONDS = 10.0
 KIND = "recovery"
 
 
@@ -39,8 +38,7 @@ class Recoveries:
 
     async def plan(self, op_id: OpId, request: PlanRecovery) -> Answer:
         """The plan; its refusals are in the words, and make the exit code 2."""
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        check_deadline(request.deadline_seconds)
         made = await self._made(op_id, request.host, request.leave, request.deadline_seconds)
         refusals = [finding.words for finding in made.findings if finding.is_refusal]
         return Answer(
@@ -55,13 +53,9 @@ class Recoveries:
     async def confirmed(self, op_id: OpId, request: StartRecovery) -> tuple[tuple[Target, ...], dict[str, Any]]:
         """The targets, which are the ranks at stake, and the operation's options. Raises CannotAnswer."""
         plan = request.plan
-        computed = recovery_digest(plan)
-        if not request.confirmed == plan.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {plan.digest[:8]} and its content "
-                f"gives {computed[:8]}. Make it again and confirm what it shows.",
-            )
+        check_confirmed(request.confirmed, plan.digest, recovery_digest(plan), what="plan", again="Make it again")
+        check_deadline(request.person_seconds, "the wait for a person's step")
+        check_deadline(request.patience_seconds, "the wait for a condition")
         if plan.context != self._reach.state.context:
             raise CannotAnswer(
                 REFUSED, f"the plan is of context {plan.context}, this is {self._reach.state.context}. Use --context."
@@ -118,26 +112,22 @@ class Recoveries:
     async def _made(
         self, op_id: OpId, name: str, leave: Literal["drain", "cut"], deadline_seconds: float
     ) -> RecoveryPlan:
-        await self._reach.until(is_settled, SETTLE_SECONDS)
-        state = self._reach.state
-        host = HostId(name)
-        if host not in state.hosts:
-            raise CannotAnswer(REFUSED, no_such("host", name, state.hosts))
-        if state.hosts[host].state is not HostState.LIVE:
-            raise CannotAnswer(UNREACHABLE, f"{host} is {state.hosts[host].state.value}: {state.hosts[host].words}")
-        facts = state.hosts[host].facts
-        if facts is not None and all(engine.engine != "p4" for engine in facts.engines):
+        await self._reach.settle()
+        view = host_of(self._reach.state, name)
+        if view.state is not HostState.LIVE:
+            raise CannotAnswer(UNREACHABLE, f"{view.host} is {view.state.value}: {view.words}")
+        if view.facts is not None and all(engine.engine != "p4" for engine in view.facts.engines):
+            with_p4 = _with_p4(self._reach.state)
             raise CannotAnswer(
-                REFUSED, f"{host} has no p4 agent; expected [engines.p4] in its agent.toml. {_with_p4(state)}"
+                REFUSED, f"{view.host} has no p4 agent; expected [engines.p4] in its agent.toml. {with_p4}"
             )
         command = LookAtResident(op_id=OpId(f"{op_id}-look"), engine="p4")
-        result = await self._asking.ask(host, command, LOOK_SECONDS)
-        look = msgspec.convert(result.value, ResidentLook)
-        now = UnixMs(time.time_ns() // 1_000_000)
+        look = await self._asking.ask_for(view.host, command, LOOK_SECONDS, ResidentLook)
+        now = now_unix_ms()
         state = self._reach.state
         return make_recovery(
             state,
-            state.hosts[host],
+            state.hosts[view.host],
             look,
             now,
             leave=leave,

@@ -147,7 +147,4 @@ def write_recovery(plan: RecoveryPlan, path: Path) -> None:
 
 def read_recovery(path: Path) -> RecoveryPlan:
     """A plan that was saved. Raises RecoveryUnreadable, also for one that was edited since."""
-    plan = read_sealed(path, RecoveryPlan, "recovery plan", recovery_digest, RecoveryUnreadable)
-    if plan.format != FORMAT:
-        raise RecoveryUnreadable(f"{path}: is of format {plan.format}, and this ringtop reads {FORMAT}.")
-    return plan
+    return read_sealed(path, RecoveryPlan, "recovery plan", recovery_digest, RecoveryUnreadable, form=FORMAT)

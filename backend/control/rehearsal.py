@@ -10,31 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from backend.contract.events import (
-    Heartbeat,
-    JournalBatch,
-    JournalGap,
-    Measured,
-    Reported,
-    UnknownEvent,
-    Welcome,
-)
+from backend.contract.events import AnyEvent, JournalBatch, JournalGap, Reported, UnknownEvent, Welcome
 from backend.contract.words import AgentAddress, HostId, UnixMs
 from backend.control.event_file import BadLine, EventLine, Head, Heard
 from backend.control.fleet import Fleet, empty_fleet, fold_event
 from backend.control.fleet_events import AnyFleetEvent, CatalogRead, Slept, Ticked
-from backend.control.link_events import (
-    AnyLinkEvent,
-    BeatHeard,
-    LinkDown,
-    LinkRefused,
-    LinkUp,
-    MeasuredHeard,
-    Noted,
-    RecordsHeard,
-    gap_words,
-    unknown_words,
-)
+from backend.control.hearing import Moment, Sequence, joined, told
+from backend.control.link_events import AnyLinkEvent, LinkDown, LinkRefused, LinkUp, Noted
 from backend.control.opening import OPENING_SECONDS
 from backend.control.views import Drift, FleetState, ModelView, ReplicaView
 
@@ -77,57 +59,35 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 class _Ear:
     """One host's frames, turned into what a link would have told."""
 
-    def __init__(self) -> None:
-        self.welcome: Welcome | None = None
-        self.next_seq: int | None = None
+    def __init__(self, host: HostId) -> None:
+        self._host = host
+        self._welcome: Welcome | None = None
+        self._heard_up_to = Sequence()
 
-    def hear(self, heard: Heard, at: float, unix_ms: UnixMs) -> AnyLinkEvent | str | None:
+    def hear(self, event: AnyEvent | UnknownEvent, at: float, unix_ms: UnixMs) -> AnyLinkEvent | str | None:
         """The link event of a frame; a text says what is wrong with it, None is nothing to show."""
-        host, event = heard.line.host, heard.event
+        moment: Moment = {"host": self._host, "at": at, "unix_ms": unix_ms}
         match event:
             case Welcome():
-                self.welcome = event
-                return None
+                self._welcome = event
             case Reported():
-                return self._reported(event, host, at, unix_ms)
+                return self._reported(event, moment)
             case JournalBatch():
-                first = event.records[0].seq if event.records else None
-                if first is not None and self.next_seq is not None and first > self.next_seq:
-                    return f"records {self.next_seq} to {first - 1} of {host} are missing in front of it"
-                if event.records:
-                    self.next_seq = max(self.next_seq or 0, event.records[-1].seq + 1)
-                return RecordsHeard(host=host, at=at, unix_ms=unix_ms, records=event.records)
-            case Measured():
-                return MeasuredHeard(host=host, at=at, unix_ms=unix_ms, measured=event)
-            case Heartbeat():
-                return BeatHeard(host=host, at=at, unix_ms=unix_ms, head_seq=event.head_seq)
+                if missing := self._heard_up_to.missing(event):
+                    return f"records {missing[0]} to {missing[1]} of {self._host} are missing in front of it"
             case JournalGap():
-                self.next_seq = max(self.next_seq or 0, event.last + 1)
-                return Noted(host=host, at=at, unix_ms=unix_ms, kind="link.gap", words=gap_words(event))
-            case UnknownEvent():
-                words = unknown_words(event)
-                return Noted(host=host, at=at, unix_ms=unix_ms, kind=f"unknown.{event.type}", words=words, level="info")
-            case _:
-                return None  # an answer to whoever asked
+                self._heard_up_to.skip(event)
+        return told(event, moment)
 
-    def _reported(self, event: Reported, host: HostId, at: float, unix_ms: UnixMs) -> LinkUp | str:
-        if event.report.host != host:
-            return f"it is the report of host {event.report.host!r}, and its line says {host!r}"
-        welcome = self.welcome
+    def _reported(self, event: Reported, moment: Moment) -> LinkUp | str:
+        if event.report.host != self._host:
+            return f"it is the report of host {event.report.host!r}, and its line says {self._host!r}"
+        welcome = self._welcome
         if welcome is None:
-            return f"a report of {host} without the welcome that comes before it"
-        self.next_seq = event.report.seq + 1
-        round_trip = float(max(0, unix_ms - welcome.asked_unix_ms)) if welcome.asked_unix_ms else 0.0
-        offset = round(welcome.answered_unix_ms - (welcome.asked_unix_ms + round_trip / 2))
-        return LinkUp(
-            host=host,
-            at=at,
-            unix_ms=unix_ms,
-            welcome=welcome,
-            report=event.report,
-            round_trip_ms=round_trip,
-            clock_offset_ms=offset,
-        )
+            return f"a report of {self._host} without the welcome that comes before it"
+        self._heard_up_to.begin(event.report)
+        asked = welcome.asked_unix_ms
+        return joined(welcome, event.report, asked, float(max(0, moment["unix_ms"] - asked)) if asked else 0.0, moment)
 
 
 class Rehearsal:
@@ -139,7 +99,7 @@ class Rehearsal:
         hosts = {host: AgentAddress(address) for host, address in head.hosts.items()}
         self._fleet: Fleet = empty_fleet(head.context or "rehearsal", head.label, hosts, read_only=True)
         self._show = show
-        self._ears = {host: _Ear() for host in hosts}
+        self._ears = {host: _Ear(host) for host in hosts}
         self._began_ms = head.started_unix_ms
         self._now = FIRST_AT
         self._unix_ms = head.started_unix_ms
@@ -189,7 +149,7 @@ class Rehearsal:
     def _event(self, heard: Heard, at: float, unix_ms: UnixMs) -> AnyFleetEvent | str | None:
         line: EventLine = heard.line
         if heard.event is not None:
-            return self._ears[line.host].hear(heard, at, unix_ms)
+            return self._ears[line.host].hear(heard.event, at, unix_ms)
         match line.link:
             case "down":
                 return LinkDown(host=line.host, at=at, unix_ms=unix_ms, words=line.words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from backend.contract.words import HostId
 from backend.control.catalog_reader import CatalogReader
 from backend.control.event_file import FORMAT, BadLine, Head, Heard, read
 from backend.control.rehearsal import Rehearsal, Rehearsed, Shown
@@ -28,7 +29,7 @@ def rehearse_file(path: Path, catalog: Path, show: Callable[[Shown], None]) -> R
 
 def _head_of(path: Path) -> Head:
     """The head, or one of all hosts that are named."""
-    hosts: dict[str, str] = {}
+    hosts: dict[HostId, str] = {}
     for each in _lines(path):
         if isinstance(each, Head):
             return each
@@ -36,7 +37,7 @@ def _head_of(path: Path) -> Head:
             hosts.setdefault(each.line.host, "")
     if not hosts:
         raise RehearsalRefused(f"{path}: no line of it names a host, so there is nothing to rehearse.")
-    return Head(format=FORMAT, hosts=dict(sorted(hosts.items())))  # type: ignore[arg-type]  # host ids are texts
+    return Head(format=FORMAT, hosts=dict(sorted(hosts.items())))
 
 
 def _lines(path: Path) -> Iterator[Head | Heard | BadLine]:

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from backend.contract.findings import has_refusal
 from backend.contract.models import ModelFacts
-from backend.contract.naming import no_such
 from backend.contract.plans import Plan, plan_digest
-from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
+from backend.contract.states import TERMINAL
+from backend.contract.words import HostId, OpId, ReplicaId
+from backend.control.asking import replica_of
 from backend.control.cannot_answer import CannotAnswer
 from backend.control.catalog_reader import CatalogReader
+from backend.control.confirming import check_confirmed, check_deadline
 from backend.control.derive import OPEN_STATES
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts, target_of
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.requests import PlanReload, StartReload
 from backend.control.views import Answer, FleetState, ReplicaView, Target
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.catalog import Catalog, CatalogError, UnknownModel
 from backend.planning.fleet import FleetFacts, highest_generation
 from backend.planning.plan import model_hosts, plan, recheck
 from backend.planning.reloading import Wanted, recorded_catalog, without_replica
 from backend.versions import RINGTOP_VERSION
 
-SETTLE_SECONDS = 10.0
 BESIDE, IN_PLACE = "replacement first", "in place"
-_ENDED = ("stopped", "failed")
-
 Inspect = Callable[[OpId, tuple[HostId, ...], str], Awaitable[tuple[ModelFacts | None, HostId | None, str]]]
 
 
@@ -46,7 +45,7 @@ class Reloads:
 
     async def plan(self, op_id: OpId, request: PlanReload) -> Answer:
         """The plan, beside the old replica where there is room; its answer's value says which way and why."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
+        await self._reach.settle()
         state = self._reach.state
         view = replica_of(state, request.replica)
         fleet = fleet_facts(state)
@@ -94,15 +93,10 @@ class Reloads:
     def confirmed(self, request: StartReload) -> tuple[tuple[Target, ...], dict[str, Any]]:
         """The targets that are to go, and the operation's options. Raises CannotAnswer for what holds no more."""
         wanted, state = request.plan, self._reach.state
-        computed = plan_digest(wanted)
-        if not request.confirmed == wanted.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {wanted.digest[:8]} and its "
-                f"content gives {computed[:8]}. Plan the reload again and confirm what it shows.",
-            )
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        check_confirmed(
+            request.confirmed, wanted.digest, plan_digest(wanted), what="plan", again="Plan the reload again"
+        )
+        check_deadline(request.deadline_seconds)
         view = replica_of(state, request.replica)
         if view.load_generation != request.load_generation:
             raise CannotAnswer(
@@ -158,7 +152,7 @@ class Reloads:
             fleet,
             wanted,
             model=facts,
-            now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+            now_unix_ms=now_unix_ms(),
             model_words=words,
             model_host=where,
             generation_floor=max(self._highest_planned(), *known, 0),
@@ -169,15 +163,8 @@ class Reloads:
 
 def leave_of(view: ReplicaView) -> Literal["drain", "unload"]:
     """How the old one goes: drained while its leader lives, else unloaded, for nothing is left to empty."""
-    lives = any(each.shard.rank == 0 and each.state not in _ENDED for each in view.shards)
-    return "drain" if lives and view.state.value not in _ENDED else "unload"
-
-
-def replica_of(state: FleetState, replica: ReplicaId) -> ReplicaView:
-    """The replica. Raises CannotAnswer naming those that there are."""
-    if replica not in state.replicas:
-        raise CannotAnswer(REFUSED, no_such("replica", replica, state.replicas))
-    return state.replicas[replica]
+    lives = any(each.shard.rank == 0 and each.state not in TERMINAL for each in view.shards)
+    return "drain" if lives and view.state.value not in TERMINAL else "unload"
 
 
 def _refuse_busy(state: FleetState, view: ReplicaView) -> None:
@@ -202,5 +189,5 @@ def _targets(view: ReplicaView) -> tuple[Target, ...]:
     return tuple(
         target_of(s.shard.host, s.shard.node_id, s.shard.rank, s.shard.node_generation, s.shard.engine)
         for s in view.shards
-        if not is_drained or s.state not in _ENDED
+        if not is_drained or s.state not in TERMINAL
     )

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from backend.control.ledger import LedgerReader
+from backend.control.ledger_views import EVERY_OPERATION, LedgerReader
 from backend.control.paper import P4Bound, PaperRefused, p4_bound
 from backend.control.snapshots import SnapshotUnreadable, read_snapshot
 from backend.control.views import OperationView
 from backend.planning.engines.p4_bounds import STORE
 from backend.planning.engines.p4_reported import Cut, HeardCut, agreed, cuts_for, heard_at, heard_cut
-
-_EVERY_OPERATION = 100_000
 
 
 class ReportedBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +56,7 @@ def reported_bound(
 
     Raises PaperRefused when nobody reported one, when the reports contradict each other, or for no legal bound.
     """
-    heard = heard_in(LedgerReader(ledger, newest=_EVERY_OPERATION).read().values())
+    heard = heard_in(LedgerReader(ledger, newest=EVERY_OPERATION).read().values())
     if snapshot is not None:
         try:
             heard = (*heard_at(read_snapshot(snapshot).fleet.reports), *heard)

@@ -17,6 +17,10 @@ class Sealed(Protocol):
         """In hexadecimal; empty when it was never sealed."""
 
 
+class _Said(msgspec.Struct):
+    format: int | None = None
+
+
 T = TypeVar("T", bound=Sealed)
 
 
@@ -30,14 +34,29 @@ def write_sealed(document: Sealed, path: Path) -> None:
 
 
 def read_sealed(
-    path: Path, kind: type[T], what: str, digest_of: Callable[[T], str], unreadable: type[SealedUnreadable]
+    path: Path,
+    kind: type[T],
+    what: str,
+    digest_of: Callable[[T], str],
+    unreadable: type[SealedUnreadable],
+    *,
+    form: int | None = None,
 ) -> T:
-    """A document that was saved. ``what`` names it to a person. Raises ``unreadable``, also for an edited one."""
+    """A document that was saved. ``what`` names it to a person, ``form`` is the format that is read here.
+
+    Raises ``unreadable``, also for an edited one.
+    """
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=kind)
+        data = path.read_bytes()
+        said = msgspec.json.decode(data, type=_Said).format
+        if form is not None and said is not None and said != form:
+            raise unreadable(
+                f"{path}: is of format {said}, and this ringtop reads {form}. Make a new {what} with this one."
+            )
+        document = msgspec.json.decode(data, type=kind)
     except OSError as error:
         raise unreadable(f"{path}: cannot be read: {error.strerror}.") from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise unreadable(f"{path}: is no {what} of ringtop: {error}.") from error
     if (found := digest_of(document)) != document.digest:
         raise unreadable(

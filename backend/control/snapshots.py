@@ -47,11 +47,6 @@ class OfflineRequest(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The snapshot as JSON, indented for people."""
-    return msgspec.json.format(msgspec.json.encode(snapshot), indent=2) + b"\n"
-
-
 def read_snapshot(path: Path) -> Snapshot:
     """A snapshot that was saved. Raises SnapshotUnreadable."""
     try:

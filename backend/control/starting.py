@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from typing import Any
 
 from backend.contract.findings import has_refusal
 from backend.contract.plans import Plan, plan_digest
-from backend.contract.words import LoadGeneration, OpId, UnixMs
+from backend.contract.states import TERMINAL
+from backend.contract.words import LoadGeneration, OpId
 from backend.control.adopting import chosen_shards, stop_options, targets_to_stop
 from backend.control.adoption import classify
-from backend.control.asking import Asking
+from backend.control.asking import replica_of
 from backend.control.cannot_answer import CannotAnswer
+from backend.control.confirming import check_confirmed, check_deadline
 from backend.control.contexts import Context
 from backend.control.exit_codes import DONE, FAILED, REFUSED
 from backend.control.fleet_facts import fleet_facts, target_of
@@ -22,7 +23,7 @@ from backend.control.ledger import LedgerError, Operation, create
 from backend.control.operations.adopt import target_key
 from backend.control.operations.load import targets_of
 from backend.control.operations.spare import Spare
-from backend.control.reach import Reach, is_settled
+from backend.control.reach import Reach
 from backend.control.recoveries import KIND as RECOVERY
 from backend.control.recoveries import Recoveries
 from backend.control.reloads import Reloads
@@ -36,19 +37,17 @@ from backend.control.requests import (
     StopShard,
 )
 from backend.control.views import Target
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.plan import recheck
-
-SETTLE_SECONDS = 10.0
 
 
 class Starting:
     """Starts operations and collects their processes when they have ended."""
 
-    def __init__(self, context: Context, reach: Reach, who: str, asking: Asking, reloads: Reloads) -> None:
+    def __init__(self, context: Context, reach: Reach, who: str, reloads: Reloads) -> None:
         self._context = context
         self._reach = reach
         self._who = who
-        self._asking = asking
         self._reloads = reloads
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare = Spare(context)
@@ -76,13 +75,7 @@ class Starting:
     async def load(self, op_id: OpId, request: StartLoad) -> str:
         """A load by a plan that was confirmed as it stands, and still holds. Returns the operation."""
         wanted = request.plan
-        computed = plan_digest(wanted)
-        if not request.confirmed == wanted.digest == computed:
-            raise CannotAnswer(
-                REFUSED,
-                f"confirmed was {request.confirmed[:8] or 'nothing'}, the plan says {wanted.digest[:8]} and its "
-                f"content gives {computed[:8]}. Make the plan again and confirm what it shows.",
-            )
+        check_confirmed(request.confirmed, wanted.digest, plan_digest(wanted), what="plan", again="Make the plan again")
         findings = (*wanted.findings, *recheck(wanted, fleet_facts(self._reach.state)))
         if has_refusal(findings):
             refusals = [finding.words for finding in findings if finding.is_refusal]
@@ -115,7 +108,7 @@ class Starting:
             if reservation.replica == request.replica
         ]
         if not targets and not reservations:
-            self._asking.replica(request.replica)
+            replica_of(state, request.replica)
             raise CannotAnswer(DONE, f"nothing to do: no host has a shard of {request.replica}")
         view = state.replicas.get(request.replica)
         generation = view.load_generation if view else None
@@ -124,13 +117,12 @@ class Starting:
 
     async def drain(self, op_id: OpId, request: StartDrainRequest) -> str:
         """A drain of every live rank of a replica."""
-        view = self._asking.replica(request.replica)
-        if request.deadline_seconds <= 0:
-            raise CannotAnswer(REFUSED, f"the deadline is {request.deadline_seconds:g} s; expected more than 0")
+        view = replica_of(self._reach.state, request.replica)
+        check_deadline(request.deadline_seconds)
         targets = tuple(
             target_of(s.shard.host, s.shard.node_id, s.shard.rank, s.shard.node_generation, s.shard.engine)
             for s in view.shards
-            if s.state not in ("stopped", "failed")
+            if s.state not in TERMINAL
         )
         if not any(target.rank == 0 for target in targets):
             raise CannotAnswer(
@@ -146,8 +138,8 @@ class Starting:
 
     async def adopt(self, op_id: OpId, request: StartAdopt) -> str:
         """The stop of strays that a person chose from the adoption document."""
-        await self._reach.until(is_settled, SETTLE_SECONDS)
-        chosen = chosen_shards(request, classify(self._reach.state, _unix_ms()))
+        await self._reach.settle()
+        chosen = chosen_shards(request, classify(self._reach.state, now_unix_ms()))
         subject = chosen[0].id if len(chosen) == 1 else f"{len(chosen)} shards"
         generation = chosen[0].load_generation if len(chosen) == 1 else None
         options = stop_options(request, chosen)
@@ -183,7 +175,7 @@ class Starting:
             load_generation=generation,
             targets=targets,
             options=options,
-            started_unix_ms=_unix_ms(),
+            started_unix_ms=now_unix_ms(),
             plan=whole,
         )
         self._children.append(await asyncio.to_thread(_create_and_start, self._context, operation, self._spare))
@@ -201,10 +193,7 @@ def _create_and_start(context: Context, operation: Operation, spare: Spare) -> s
     try:
         return spare.start(operation.op_id, writer.fd)
     except OSError as error:
-        raise CannotAnswer(FAILED, f"{operation.op_id} is written and its process did not start: {error}") from error
+        again = f"Nothing was sent. Try again with: ringtop op resume {operation.op_id}"
+        raise CannotAnswer(FAILED, f"the process of {operation.op_id} did not start: {error}. {again}") from error
     finally:
         writer.close()
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -24,6 +25,8 @@ MAX_SOCKET_PATH = 107
 """Longest path of a unix socket on Linux, in bytes (sun_path less its terminator)."""
 _SSH_TARGET = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._:-]*")
 _SSH_WORDS_LINES = 20
+_LEAVE_SECONDS = 0.5
+_TERM_SECONDS = 2.0
 
 
 class CannotConnect(ConnectionError):
@@ -43,8 +46,10 @@ async def connect(address: AgentAddress, open_seconds: float = 10.0) -> AsyncIte
         async with _through_ssh(address.removeprefix("ssh://"), open_seconds) as connection:
             yield connection
     elif address.startswith("wss://"):
+        host = re.sub(r"(:\d*)?(/.*)?$", "", address.removeprefix("wss://"))
         raise CannotConnect(
-            f"{address}: this ringtop does not dial TLS addresses. Reach the host with ssh://[user@]host."
+            f"{address}: this ringtop does not dial TLS addresses. Write ssh://{host} in its place in contexts.toml; "
+            "the system's ssh then runs ringtop-agent connect over there."
         )
     else:
         raise CannotConnect(f"{address}: expected unix:PATH or ssh://[user@]host.")
@@ -142,6 +147,7 @@ async def _upgrade(pipe: socket.socket, open_seconds: float, where: str) -> Clie
         return await websocket(
             URI,
             sock=pipe,
+            create_connection=_connection_type(),
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
             proxy=None,
@@ -161,6 +167,37 @@ async def _upgrade(pipe: socket.socket, open_seconds: float, where: str) -> Clie
     except (WebSocketException, OSError, EOFError) as error:
         pipe.close()
         raise CannotConnect(f"{where}: the handshake broke off: {error or type(error).__name__}.") from error
+
+
+class _Gone(asyncio.Transport):
+    """The transport of a connection that was lost: there is nothing left to close."""
+
+    def abort(self) -> None:
+        """Nothing is left."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def is_closing(self) -> bool:
+        """It is over."""
+        return True
+
+
+@functools.cache
+def _connection_type() -> type[ClientConnection]:
+    """The client of websockets, but that one that was lost may be aborted, which websockets and links do in any case.
+
+    asyncio's own transport fails there with an AttributeError when it was closed with data left to send and has sent
+    it since (``_SelectorTransport._force_close`` after ``_call_connection_lost``, Python 3.11 to 3.13).
+    """
+    from websockets.asyncio.client import ClientConnection
+
+    class Connection(ClientConnection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.transport = _Gone()
+
+    return Connection
 
 
 async def hang_up(connection: ClientConnection) -> None:
@@ -190,13 +227,15 @@ async def _has_ended(listener: asyncio.Task[None]) -> bool:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+    """Its side of the conversation is closed: ssh leaves by itself, or by TERM, or by KILL.
+
+    One that is just leaving gets no signal: asyncio would look for its end twice, and complain of the second time.
+    """
+    for seconds, ask in ((_LEAVE_SECONDS, process.terminate), (_TERM_SECONDS, process.kill)):
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(seconds):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                ask()
+    await process.wait()

@@ -7,6 +7,7 @@ left behind is watched, not started a second time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -34,6 +35,7 @@ ALREADY_THERE = 3
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 _STEADY_SECONDS = 30.0
+_RECORD_PAUSE = 5.0
 _LOCK_SECONDS = 1.0  # whoever only looks whether a caretaker is there holds the lock for an instant
 
 
@@ -56,6 +58,7 @@ class Caretaker:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._posts = {host: Post(host) for host in HOSTS}
+        self._is_recorded = True
         self._told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -79,7 +82,9 @@ class Caretaker:
             now = time.monotonic()
             for post in self._posts.values():
                 if post.process is None and post.due <= now:
-                    self._start(post, now)
+                    self._try(post, now)
+            if not self._is_recorded:
+                self._write_record()
             if self._wait():
                 return
 
@@ -91,6 +96,7 @@ class Caretaker:
         for handle in by_handle:
             poll.register(handle, select.POLLIN)
         pauses = [post.due - time.monotonic() for post in self._posts.values() if post.process is None]
+        pauses += [] if self._is_recorded else [_RECORD_PAUSE]
         ready = poll.poll(max(0.0, min(pauses)) * 1000 if pauses else None)
         for handle, _ in ready:
             if handle in by_handle:
@@ -101,13 +107,25 @@ class Caretaker:
         """Take over agents that outlived the caretaker before."""
         record = read_record(self._layout.record)
         for host, process in (record.agents if record else {}).items():
-            handle = open_handle(process)
-            if handle is None or host not in self._posts:
+            if host not in self._posts or (handle := open_handle(process)) is None:
                 continue
             say(f"{host}: its agent (pid {process.pid}) outlived the caretaker before and is kept")
             post = self._posts[host]
             post.process, post.handle, post.started = process, handle, time.monotonic()
         self._write_record()
+
+    def _try(self, post: Post, now: float) -> None:
+        """Start an agent. A machine that takes no process, file or handle more is asked again after the pause."""
+        try:
+            self._start(post, now)
+        except OSError as error:
+            if post.child is not None:
+                post.child.kill()  # nobody could watch it
+                post.child.wait()
+            post.child, post.process = None, None
+            post.pause = min(_LONGEST_PAUSE, post.pause * 2)
+            post.due = now + post.pause
+            say(f"{post.host}: its agent could not be started: {error}; next in {post.pause:.1f} s")
 
     def _start(self, post: Post, now: float) -> None:
         config = str(self._layout.config(post.host))
@@ -158,16 +176,24 @@ class Caretaker:
         self._write_record()
 
     def _write_record(self) -> None:
+        """Say which processes were started; a disk that takes no more is tried again, and ends nothing."""
         me = identify(os.getpid())
         assert me is not None
         agents = {post.host: post.process for post in self._posts.values() if post.process is not None}
-        write_record(self._layout.record, Record(me, agents))
+        try:
+            write_record(self._layout.record, Record(me, agents))
+        except OSError as error:
+            self._is_recorded = False
+            say(f"what was started cannot be recorded, and ringtop down would not find it: {error}")
+        else:
+            self._is_recorded = True
 
 
 def say(words: str) -> None:
-    """One line into the caretaker's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}\n")
-    sys.stderr.flush()
+    """One line into the caretaker's log. A disk that takes none must not end it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}\n")
+        sys.stderr.flush()
 
 
 def _wait_for_end(handle: int, seconds: float) -> bool:

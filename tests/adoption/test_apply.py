@@ -18,7 +18,8 @@ from backend.control.adopting import stop_options, targets_to_stop
 from backend.control.adoption import classify
 from backend.control.adoption_document import AdoptionDocument
 from backend.control.keeper_answers import keeper_stop_options, shard_to_stop
-from backend.control.ledger import Operation, create, ledger_path, read_operation
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations import run_operation
 from backend.control.operations.settle import conclude
 from backend.control.requests import StopShard

@@ -29,7 +29,8 @@ from backend.control.exit_codes import REFUSED, UNREACHABLE
 from backend.control.fleet import LEASE_SECONDS, fold_event
 from backend.control.fleet_events import AnyFleetEvent, Slept, Ticked
 from backend.control.fleet_facts import fleet_facts
-from backend.control.ledger import LedgerReader, Operation, create, ledger_path
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import LedgerReader
 from backend.control.recovering import GRACE_SECONDS
 from backend.control.requests import StartAdopt
 from backend.planning.fleet import highest_generation

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backend.contract.words import LoadGeneration, OpId, UnixMs
 from backend.control.ledger import ENDED, Operation, Step, create
-from backend.control.snapshots import Snapshot, encode_snapshot
+from backend.control.snapshots import Snapshot
 from console.cli import run
 from tests.planning.engines.test_p4_reported import a_chain, hosts, loaded, ready
 from tests.planning.worlds import NOW
@@ -72,7 +73,7 @@ def test_a_snapshot_is_asked_as_well_and_what_is_vague_is_said(home: Path, capsy
     assert "As well possible" in capsys.readouterr().out
     said = f"profile={a_chain().shards[0].bound.result}, READY={ready()}"
     taken = Snapshot(ringtop="0", context="test", taken_unix_ms=NOW, fleet=hosts(loaded(said)))
-    (home / "fleet.json").write_bytes(encode_snapshot(taken))
+    (home / "fleet.json").write_bytes(msgspec.json.encode(taken))
     sharp = answer(capsys, "--reported", "glm5", "--fleet", str(home / "fleet.json"))
     assert sharp["cut"] == {"tensors": 3, "row_bytes": 57_344}
     assert sharp["other_cuts"] == []

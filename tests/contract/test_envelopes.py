@@ -116,6 +116,35 @@ def test_a_number_outside_its_range_is_refused_by_name(fields: dict[str, Any], n
         decode_command(changed(command_tree(load()), body={"op_id": "op-9", **fields}))
 
 
+@pytest.mark.parametrize("seconds", [0, -5, 1e300])
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"type": "drain.start", "replica": "t-1", "load_generation": 1, "by": "a", "why": ""}, "deadline_seconds"),
+        ({"type": "drain.change", "replica": "t-1", "by": "a", "action": "extend"}, "extend_seconds"),
+        ({"type": "probe.listen", "address": "a", "port": 1, "nonce": "n"}, "seconds"),
+        ({"type": "probe.dial", "address": "a", "port": 1, "nonce": "n"}, "seconds"),
+        ({"type": "replica.test", "node_id": "t-1/0", "prompt": "one"}, "seconds"),
+        ({"type": "operator.hold", "subject": "t", "scope": "model", "kind": "down", "by": "a"}, "seconds"),
+        ({"type": "host.cordon", "by": "a"}, "seconds"),
+        ({"type": "keeper.claim", "keeper_epoch": 1, "who": "a", "console": "c"}, "seconds"),
+        ({"type": "reserve", "plan": command_tree(load())["body"]["plan"], "by": "a"}, "seconds"),
+    ],
+    ids=lambda value: str(value.get("type")) if isinstance(value, dict) else "",
+)
+def test_a_length_of_time_that_no_agent_could_keep_is_refused_by_name(
+    fields: dict[str, Any], name: str, seconds: float
+) -> None:
+    with pytest.raises(FrameError, match=rf"command {fields['type']}: {name} is .*; expected more than 0"):
+        decode_command(changed(command_tree(load()), body={"op_id": "op-9", **fields, name: seconds}))
+
+
+def test_a_drain_is_cancelled_and_forced_without_a_length_of_time() -> None:
+    for action in ("cancel", "force"):
+        fields = {"op_id": "op-9", "type": "drain.change", "replica": "t-1", "by": "a", "action": action}
+        decode_command(changed(command_tree(load()), body=fields))
+
+
 def test_a_refusal_stays_short_whatever_the_frame_held() -> None:
     for text in (
         with_body(command_tree(load()), type="x" * 500_000),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.contract.numbers import U64_MAX, check_port, check_u64
+from backend.contract.numbers import U64_MAX, BadValue, check_port, check_seconds, check_text, check_u64
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**63 - 1, 2**63, U64_MAX])
@@ -41,3 +41,21 @@ def test_a_port_holds_its_edges(value: int) -> None:
 def test_what_is_no_port_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match="port"):
         check_port("port", value)
+
+
+@pytest.mark.parametrize("value", [0.001, 1, 3600])
+def test_a_length_of_time_holds_its_edges(value: float) -> None:
+    assert check_seconds("seconds", value, most=3600) == value
+
+
+@pytest.mark.parametrize("value", [0, -1, 3600.001, 1e300, float("inf"), float("nan")])
+def test_what_is_no_length_of_time_is_refused_with_both_values(value: float) -> None:
+    with pytest.raises(BadValue) as refused:
+        check_seconds("seconds", value, most=3600)
+    assert str(refused.value) == f"seconds is {value:.10g}; expected more than 0 and at most 3600 seconds"
+
+
+def test_an_empty_text_is_refused_with_the_reason() -> None:
+    assert check_text("why", "fan") == "fan"
+    with pytest.raises(BadValue, match="why is empty: it is kept"):
+        check_text("why", "", "it is kept")

@@ -65,6 +65,7 @@ class StandInAgent:
         self.host = HostId(host)
         self.socket = socket
         self.beat = beat
+        self.takes_bytes = 1 << 20
         self.says_host = self.host
         self.entities = Entities()
         self.journal: list[JournalRecord] = []
@@ -85,7 +86,7 @@ class StandInAgent:
             str(self.socket),
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
-            max_size=1 << 20,
+            max_size=self.takes_bytes,
             ping_interval=None,
             close_timeout=1,
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.control.contexts import ContextError, home_folder, load_context, load_contexts
+from backend.control.contexts import ContextError, home_folder, load_context, load_contexts, who_asks
 
 GOOD = """
 default = "local"
@@ -52,7 +52,11 @@ def test_the_home_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytes
     ("change", "words"),
     [
         (('default = "local"', 'default = "lokal"'), ["default is 'lokal'", "local, prod"]),
-        (('default = "local"', ""), ["default is missing", "--context"]),
+        (('default = "local"', ""), ["default is missing", "2 contexts: local, prod", "--context"]),
+        (('default = "local"', "default = 5"), ["default is 5", "local, prod"]),
+        (('"unix:/run/ringtop/host-a.sock"', '"unix:run/a.sock"'), ["'unix:run/a.sock'", "an absolute path"]),
+        (('"unix:/run/ringtop/host-a.sock"', '"unix:~/a.sock"'), ["'unix:~/a.sock'", "an absolute path"]),
+        (('"unix:/run/ringtop/host-a.sock"', '"unix:/run/\\u0000"'), ["host-a", "an absolute path"]),
         (('label = "LOCAL"', 'lable = "LOCAL"'), ["contexts.local.lable is unknown", "label"]),
         (("read_only = true", 'read_only = "yes"'), ["contexts.prod.read_only is 'yes'", "true or false"]),
         (('"ssh://gpu-a"', '"gpu-a:9000"'), ["contexts.prod.hosts.gpu-a is 'gpu-a:9000'", "ssh://[user@]host"]),
@@ -72,6 +76,15 @@ def test_an_error_names_the_file_the_key_and_both_values(
         load_contexts(write(tmp_path, GOOD.replace(old, new)))
     for word in [str(tmp_path / "contexts.toml"), *words]:
         assert word in str(caught.value)
+
+
+def test_a_context_that_is_named_needs_no_default(tmp_path: Path) -> None:
+    assert load_context("prod", write(tmp_path, GOOD.replace('default = "local"', ""))).name == "prod"
+
+
+def test_a_name_of_a_person_that_is_no_unicode_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ann\udcff")
+    assert who_asks() == "ann?"
 
 
 def test_a_missing_file_says_how_to_begin(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ from backend.control.keeper_decisions import (
     StopStray,
 )
 from backend.control.link_events import LinkDown
-from backend.control.views import FleetState, ModelView, OperationView
-from tests.control.factories import GENERATION, A, B, a_leader, a_plan, a_shard, entities_of, report_of, up
+from backend.control.views import FleetState, HostView, ModelView, OperationView
+from tests.control.factories import GENERATION, A, B, a_leader, a_plan, a_shard, changed, entities_of, report_of, up
 
 RULES = KeeperRules()
 TINY = ModelView(
@@ -454,6 +454,35 @@ def test_r25_in_a_minority_nothing_is_decided(leases: dict[HostId, float]) -> No
     memory, decisions = at(fleet(*bare()), 10.0, Memory(), leases)
     assert decisions == ()
     assert memory.began is None
+
+
+class CountedHosts(dict[HostId, HostView]):
+    """The hosts of a fleet, and how often somebody went through all of them."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def walks_over(replicas: int) -> int:
+    shards = [
+        changed(a_shard(1), replica=ReplicaId(f"tiny-{n}"), node_id=NodeId(f"tiny-{n}/1")) for n in range(replicas)
+    ]
+    state = fleet(report_of(A, entities_of(*shards)), report_of(B))
+    assert len(state.replicas) == replicas
+    hosts = CountedHosts(state.hosts)
+    decide(msgspec.structs.replace(state, hosts=hosts), HELD, Memory(), 10.0, RULES)
+    return hosts.walks
+
+
+def test_a_look_goes_through_the_hosts_as_often_for_many_replicas_as_for_few() -> None:
+    assert walks_over(60) == walks_over(3)
 
 
 # --- every fleet --------------------------------------------------------------------------------------------------

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, UnixMs
+from backend.control import ledger, ledger_views
 from backend.control.ledger import (
     ENDED,
     LedgerError,
-    LedgerReader,
     Operation,
     OwnerLives,
     Step,
@@ -25,9 +28,9 @@ from backend.control.ledger import (
     ledger_path,
     mend,
     new_op_id,
-    read_operation,
     reopen,
 )
+from backend.control.ledger_views import LedgerReader, read_operation
 from backend.control.views import Target
 from tests.control.factories import GENERATION, A, a_plan
 
@@ -279,3 +282,122 @@ def test_a_mended_file_keeps_what_can_be_read_and_the_damaged_one_beside_it(tmp_
     assert [step.words for step in view.steps][:1] == ["first"]
     assert "line 3 is damaged" in view.steps[-1].words
     assert list(LedgerReader(tmp_path).read()) == ["load-1-ab"], "the file beside it is no ledger"
+
+
+# --- a disk that takes no more, and files that go while they are looked at ----------------------------------------
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Files of this process end at so many bytes: a write takes what still fits, and the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_step_that_fits_only_in_part_leaves_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    writer = create(tmp_path, an_operation())
+    path = ledger_path(tmp_path, OpId("load-1-ab"))
+    writer.append(a_step("first"))
+    whole = path.stat().st_size
+    with room_for(whole + 20), pytest.raises(OSError, match="File too large"):
+        writer.append(a_step("second"))
+    assert path.stat().st_size == whole
+    writer.append(a_step("third"))
+    writer.close()
+    view = read_operation(path)
+    assert (view.state, [step.words for step in view.steps]) == ("ownerless", ["first", "third"])
+
+
+def test_an_operation_that_fits_only_in_part_is_not_there_at_all(tmp_path: Path) -> None:
+    with room_for(100), pytest.raises(OSError, match="File too large"):
+        create(tmp_path, an_operation())
+    assert not list(tmp_path.iterdir())
+    create(tmp_path, an_operation()).close()
+
+
+def test_an_operation_whose_folder_cannot_be_synced_has_no_owner_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise OSError(5, "Input/output error", str(folder))
+
+    monkeypatch.setattr(ledger, "sync_folder", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        create(tmp_path, an_operation())
+    assert read_operation(ledger_path(tmp_path, OpId("load-1-ab"))).state == "ownerless"
+
+
+def test_a_file_that_vanishes_while_the_folder_is_read_hides_no_other(tmp_path: Path) -> None:
+    for number in range(10):
+        create(tmp_path, an_operation(f"load-{number}-aa")).close()
+        (tmp_path / f"gone-{number}.jsonl").symlink_to(tmp_path / "nowhere")
+    assert len(LedgerReader(tmp_path).read()) == 10
+
+
+def test_a_file_that_vanishes_before_its_owner_is_looked_for_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path, an_operation()).close()
+    path = ledger_path(tmp_path, OpId("load-1-ab"))
+    real = ledger.parse
+
+    def parse_and_lose(found: Path, data: bytes) -> ledger.Parsed:
+        path.unlink()
+        return real(found, data)
+
+    monkeypatch.setattr(ledger_views, "parse", parse_and_lose)
+    assert read_operation(path).state == "damaged"
+    assert LedgerReader(tmp_path).read() == {}
+
+
+def test_an_open_operation_is_followed_however_many_come_after_it(tmp_path: Path) -> None:
+    reader = LedgerReader(tmp_path, newest=2)
+    create(tmp_path, an_operation("load-1-aa")).close()
+    assert list(reader.read()) == ["load-1-aa"]
+    for number in range(2, 5):
+        writer = create(tmp_path, an_operation(f"load-{number}-aa"))
+        writer.append(a_step(what=ENDED, exit_code=0))
+        writer.close()
+        os.utime(ledger_path(tmp_path, OpId(f"load-{number}-aa")), (2_000_000_000 + number,) * 2)
+    assert list(reader.read()) == ["load-1-aa", "load-3-aa", "load-4-aa"]
+    writer = reopen(tmp_path, OpId("load-1-aa"))
+    writer.append(a_step(what=ENDED, exit_code=0))
+    writer.close()
+    os.utime(ledger_path(tmp_path, OpId("load-1-aa")), (1_000_000_000,) * 2)
+    assert reader.read()[OpId("load-1-aa")].state == "succeeded", "its end is seen"
+    assert list(reader.read()) == ["load-3-aa", "load-4-aa"]
+
+
+def test_a_folder_in_which_no_name_moved_is_not_listed_again_and_its_open_operations_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    real = os.scandir
+
+    def counted(path: str) -> Any:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    writer = create(tmp_path, an_operation("load-1-aa"))
+    os.utime(tmp_path, (1_000_000_000,) * 2)
+    reader = LedgerReader(tmp_path)
+    assert [reader.read()[OpId("load-1-aa")].state for _ in range(3)] == ["running"] * 3
+    assert len(listed) == 1
+    writer.append(a_step(what=ENDED, exit_code=0))
+    writer.close()
+    assert reader.read()[OpId("load-1-aa")].state == "succeeded"
+    assert len(listed) == 1
+    create(tmp_path, an_operation("load-2-bb")).close()
+    assert list(reader.read()) == ["load-1-aa", "load-2-bb"]
+    reader.read()
+    assert len(listed) == 3, "what changed a moment ago may change again within one tick"
+    monkeypatch.setattr(ledger_views, "_RELIST_SECONDS", 0.0)
+    os.utime(tmp_path, (1_000_000_000,) * 2)
+    reader.read()
+    reader.read()
+    assert len(listed) == 5

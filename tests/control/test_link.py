@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -16,7 +17,7 @@ from backend.contract.commands import OperationStatus, ReadLog, TestReplica
 from backend.contract.entities import Result
 from backend.contract.events import JournalBatch, Measured
 from backend.contract.reports import Measurement
-from backend.contract.words import AgentAddress, NodeId, OpId, UnixMs
+from backend.contract.words import AgentAddress, HostId, NodeId, OpId, UnixMs
 from backend.control.link import Link
 from backend.control.link_ends import AnswerUnknown, LinkSettings, Refusal
 from backend.control.link_events import (
@@ -29,6 +30,8 @@ from backend.control.link_events import (
     Noted,
     RecordsHeard,
 )
+from backend.control.pending import Pending
+from backend.control.recalling import ask_until_known
 from tests.control.factories import a_record, a_shard
 from tests.control.stand_in_agent import OK, StandInAgent, agents, wait_for
 
@@ -157,6 +160,25 @@ async def test_a_peer_that_never_reads_is_cut_when_the_send_deadline_is_over(age
         await wait_for(lambda: watched.of(LinkDown))
 
 
+async def test_a_peer_that_closes_while_much_is_still_to_be_sent_to_it_is_dialled_again(agent: StandInAgent) -> None:
+    agent.takes_bytes = 100_000
+    async with agents(agent), running(Watched(agent)) as watched:
+        await wait_for(lambda: watched.of(LinkUp))
+        with pytest.raises(AnswerUnknown, match="the connection broke before the answer"):
+            await watched.link.ask(ReadLog(op_id=OpId("big"), node_id=NodeId("x" * 900_000)), 25)
+        await wait_for(lambda: len(watched.of(LinkUp)) == 2)
+        assert watched.of(LinkDown)[0].words.startswith("the agent closed the connection: 1009 (message too big)")
+        assert (await watched.link.ask(a_test(), 10)).value["text"] == "four"
+
+
+async def test_what_this_side_does_not_take_is_said_and_not_that_the_connection_broke(agent: StandInAgent) -> None:
+    async with agents(agent), running(Watched(agent)) as watched:
+        await wait_for(lambda: watched.of(LinkUp))
+        await agent.connections[0].send("x" * ((1 << 24) + 1))
+        await wait_for(lambda: watched.of(LinkDown))
+        assert watched.of(LinkDown)[0].words.startswith("this side closed the connection: 1009 (message too big)")
+
+
 async def test_an_event_of_an_unknown_type_or_shape_hides_nothing(agent: StandInAgent) -> None:
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(BeatHeard))
@@ -170,7 +192,6 @@ async def test_an_event_of_an_unknown_type_or_shape_hides_nothing(agent: StandIn
         await wait_for(lambda: watched.of(MeasuredHeard))
         assert [note.kind for note in watched.of(Noted)] == ["unknown.weather"] + ["link.unreadable"] * 3
         assert '"rain":true' in watched.of(Noted)[0].words
-        assert watched.link.unread_frames == 3
         assert not watched.of(LinkDown)
 
 
@@ -237,7 +258,7 @@ async def test_a_lost_answer_is_asked_for_again_by_its_op_id_and_the_command_is_
     agent.rules["replica.test"] = dies_before_it_answers
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
-        assert await watched.link.ask_until_known(a_test(), 20) == OK
+        assert await ask_until_known(watched.link, a_test(), 20) == OK
         assert len(agent.commands(TestReplica)) == 1
 
 
@@ -251,7 +272,7 @@ async def test_a_command_that_the_agent_never_took_is_sent_again_under_its_op_id
     agent.rules["replica.test"] = forgets_the_first
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
-        assert await watched.link.ask_until_known(a_test(), 20) == OK
+        assert await ask_until_known(watched.link, a_test(), 20) == OK
         assert [command.op_id for command in agent.commands(TestReplica)] == ["t-1", "t-1"]
 
 
@@ -260,7 +281,7 @@ async def test_nothing_is_sent_twice_while_the_agent_still_works_on_it(agent: St
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
         with pytest.raises(AnswerUnknown) as caught:
-            await watched.link.ask_until_known(a_test(), 0.5)
+            await ask_until_known(watched.link, a_test(), 0.5)
         assert caught.value.sent
         assert len(agent.commands(TestReplica)) == 1
 
@@ -270,7 +291,7 @@ async def test_a_status_that_is_refused_leaves_the_command_unknown_and_never_rej
     agent.refuses_status = True
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
-        asking = asyncio.create_task(watched.link.ask_until_known(a_test(), 3))
+        asking = asyncio.create_task(ask_until_known(watched.link, a_test(), 3))
         await wait_for(lambda: agent.commands(TestReplica))
         agent.connections[0].transport.abort()
         with pytest.raises(AnswerUnknown) as caught:
@@ -278,3 +299,29 @@ async def test_a_status_that_is_refused_leaves_the_command_unknown_and_never_rej
         assert caught.value.sent
         assert agent.commands(OperationStatus)
         assert len(agent.commands(TestReplica)) == 1
+
+
+async def test_a_command_that_stays_unknown_says_why_it_was_not_answered(agent: StandInAgent) -> None:
+    agent.rules["replica.test"] = lambda command: None
+    async with running(Watched(agent)) as watched:
+        async with agents(agent):
+            await wait_for(lambda: watched.of(LinkUp))
+            asking = asyncio.create_task(ask_until_known(watched.link, a_test(), 2))
+            await wait_for(lambda: agent.commands(TestReplica))
+        with pytest.raises(AnswerUnknown, match=r"in 2 s: host-a: the connection broke before the answer"):
+            await asking
+        with pytest.raises(AnswerUnknown, match=r"gave no answer to replica.test in 0.2 s: it is not connected"):
+            await ask_until_known(watched.link, a_test("t-2"), 0.2)
+
+
+def test_an_end_that_nobody_waits_for_any_more_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def lose() -> None:
+        pending = Pending(HostId("host-a"))
+        with pending.waiting(OpId("t-1")):
+            pending.break_off("the connection broke")
+            assert not pending.end(OpId("t-1"), OK), "a command has one end"
+        assert not pending.end(OpId("t-1"), OK)
+
+    asyncio.run(lose())
+    gc.collect()
+    assert not caplog.records, "asyncio would say that an exception was never retrieved"

@@ -26,9 +26,11 @@ from backend.contract.commands import (
 from backend.contract.entities import Drain, Result
 from backend.contract.findings import refuse
 from backend.contract.frames import tree_of
+from backend.contract.plans import PhaseBound, Plan
 from backend.contract.words import AgentAddress, HostId, NodeId, OpId, UnixMs
 from backend.control.contexts import Context
-from backend.control.ledger import Operation, create, ledger_path, read_operation
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations import conduct as conduct_module
 from backend.control.operations import load as load_module
 from backend.control.operations import run_operation, spawn_operation
@@ -58,8 +60,8 @@ class World:
         lines = "\n".join(f'{host} = "{address}"' for host, address in self.context.hosts.items())
         (place / "contexts.toml").write_text(f"[contexts.test.hosts]\n{lines}\n")
 
-    def write(self, kind: str = "load", **options: Any) -> None:
-        plan = a_plan()
+    def write(self, kind: str = "load", plan: Plan | None = None, **options: Any) -> None:
+        plan = plan or a_plan()
         operation = Operation(
             op_id=OP,
             kind=kind,
@@ -214,11 +216,11 @@ async def test_a_rank_that_never_answers_is_named_with_its_phase_and_the_formula
 
     running: list[asyncio.Task[None]] = []
     world.b.rules["load"] = silence
-    monkeypatch.setattr(load_module, "SLACK_SECONDS", -18.0)
-    world.write()
+    monkeypatch.setattr(load_module, "SLACK_SECONDS", 0.5)
+    world.write(plan=msgspec.structs.replace(a_plan(), phases=(PhaseBound("loading", 1.0, "1 GB at 1 GB/s"),)))
     assert await world.run() == 3
     assert "rank 2 on host-b: host-b gave no answer to load" in world.view().words
-    assert "which is loading 20 s (20 s) + -18 s on the way" in world.view().words
+    assert "which is loading 1 s (1 GB at 1 GB/s) + 0.5 s on the way" in world.view().words
     assert "its agent last said: loading, 3 of 9 layers" in world.view().words
 
 
@@ -409,7 +411,7 @@ async def test_a_shard_that_was_not_stopped_is_named_with_its_agents_words(world
 
 # --- drain --------------------------------------------------------------------------------------------------------
 
-DRAIN = {"deadline_seconds": 60.0, "at_deadline": "stop", "admission_closed_by": "", "why": "fan"}
+DRAIN: dict[str, Any] = {"deadline_seconds": 60.0, "at_deadline": "stop", "admission_closed_by": "", "why": "fan"}
 
 
 async def end_drain(agent: StandInAgent, outcome: str) -> None:

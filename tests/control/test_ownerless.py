@@ -11,10 +11,12 @@ from backend.api import (
     AcknowledgeDrift,
     RebuildLedger,
     ReopenDrift,
+    Request,
+    ResumeOperation,
     RollBackOperation,
     SettleOperation,
 )
-from backend.contract.commands import ChangeDrain, Unload
+from backend.contract.commands import ChangeDrain, Reserve, Unload
 from backend.contract.entities import Drain, Entities, LoadRecord, OpenOperation
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
@@ -207,6 +209,38 @@ async def test_a_drain_is_rolled_back_by_cancelling_it_where_it_is_open(world: W
     assert world.view().words == "tiny-1 serves on: the drain was taken back"
     assert [command.action for command in world.heard(ChangeDrain)] == ["cancel"]
     assert not world.heard(Unload)
+
+
+@pytest.mark.parametrize("request_", [ResumeOperation(operation=OP), RollBackOperation(operation=OP)], ids=repr)
+async def test_an_operation_that_cannot_be_given_a_process_says_so_and_the_backend_goes_on(
+    world: World, console: Console, request_: Request
+) -> None:
+    world.write()
+    log = ledger_path(world.context.ledger_folder, OP).with_suffix(".log")
+    log.mkdir()
+    answer = await console.answer(request_)
+    assert answer.exit_code == 5
+    assert answer.words.startswith(f"{OP} is still without an owner: ")
+    assert str(log) in answer.words
+    log.rmdir()
+    assert (await console.answer(request_)).exit_code == 0
+    assert await console.ended(OP) is not None
+
+
+async def test_an_operation_is_owned_from_the_moment_that_its_resume_is_answered(
+    world: World, console: Console
+) -> None:
+    world.a.rules["reserve"] = lambda command: None
+    world.write()
+    assert (await console.answer(ResumeOperation(operation=OP))).exit_code == 0
+    assert console.backend.state().operations[OP].state == "running"
+    again = await console.answer(ResumeOperation(operation=OP))
+    assert (again.exit_code, "is running; only an ownerless" in again.words) == (2, True)
+    await wait_for(lambda: world.a.commands(Reserve))
+    del world.a.rules["reserve"]
+    for connection in world.a.connections:
+        connection.transport.abort()
+    assert await console.ended(OP) == 0
 
 
 async def test_an_unload_cannot_be_taken_back_and_says_what_can_be_done(world: World, console: Console) -> None:

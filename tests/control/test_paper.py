@@ -10,7 +10,7 @@ import pytest
 from backend.contract.words import HostId
 from backend.control.catalog_reader import CatalogReader
 from backend.control.paper import PaperRefused, catalog_on_paper, guards_on_paper, p4_bound, plan_on_paper
-from backend.control.snapshots import ModelRead, Snapshot, encode_snapshot, read_snapshot
+from backend.control.snapshots import ModelRead, Snapshot, read_snapshot
 from backend.planning.catalog import CatalogError
 from backend.planning.guards import GUARDS
 from tests.planning.worlds import NOW, a_fleet, a_host, a_model, a_plan
@@ -33,7 +33,7 @@ def a_snapshot(path: Path, **changes: object) -> Path:
         fleet=a_fleet(a_host("host-a"), a_host("host-b"), unreachable=((HostId("host-c"), "timed out"),)),
         models={"tiny.gguf": ModelRead(a_model(), "host-a", "")},
     )
-    path.write_bytes(encode_snapshot(msgspec.structs.replace(taken, **changes)))
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(taken, **changes)))
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backend.contract.commands import Hello
+from backend.contract.commands import Hello, Subscribe
 from backend.control import recording
 from backend.control.link_ends import LinkSettings
 from backend.control.recording import Recorded, RecordRefused, record_fleet
@@ -27,31 +27,57 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def recorded(world: World, path: Path, seconds: float) -> Recorded:
+async def recorded(world: World, path: Path, seconds: float | None = None) -> Recorded:
     return await asyncio.to_thread(record_fleet, world.context, path, seconds=seconds, who="alice", settings=QUICK)
 
 
-async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fleet(place: Path) -> None:
+class Person:
+    """Whoever ends a recording: by a signal in life, here from the thread of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        started: list[tuple[asyncio.AbstractEventLoop, recording._Recorder]] = []
+
+        class Known(recording._Recorder):
+            async def run(self, seconds: float | None, who: str, settings: LinkSettings | None) -> Recorded:
+                started.append((asyncio.get_running_loop(), self))
+                return await super().run(seconds, who, settings)
+
+        monkeypatch.setattr(recording, "_Recorder", Known)
+        self._started = started
+
+    def stop(self) -> None:
+        loop, recorder = self._started[-1]
+        loop.call_soon_threadsafe(recorder._stop.set)
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Person:
+    return Person(monkeypatch)
+
+
+async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fleet(place: Path, person: Person) -> None:
     world, path = World(place), place / "events.jsonl"
     world.context.catalog_path.write_text(CATALOG)
     async with agents(world.a, world.b):
         part = path.with_name("events.jsonl.part")
-        recording = asyncio.create_task(recorded(world, path, 4.0))
+        recording = asyncio.create_task(recorded(world, path))
         await wait_for(lambda: world.heard(Hello) and len(world.heard(Hello)) >= 2)
         await world.serving()
         await wait_for(lambda: all(f"{REPLICA}/{rank}" in part.read_text() for rank in range(3)))
         assert not path.exists(), "it appears when it is closed"
         await world.b.stop()
+        await wait_for(lambda: '"link":"down"' in part.read_text())
+        person.stop()
         found = await recording
         await world.b.start()
-    assert found.end == "the time was over"
-    assert found.frames[A] > 4
+    assert found.end == "stopped by a person"
+    assert found.frames[A] >= 3, "welcome, report and what it recorded"
     head, *lines = lines_of(path)
     assert head["hosts"] == {"host-a": f"unix:{world.a.socket}", "host-b": f"unix:{world.b.socket}"}
     bodies = [line["frame"]["body"]["type"] for line in lines if "frame" in line and line["host"] == "host-a"]
     assert bodies[:2] == ["welcome", "report"]
     assert any(line.get("link") == "down" and line["host"] == "host-b" for line in lines)
-    assert lines[-1]["end"] == "the time was over"
+    assert lines[-1]["end"] == "stopped by a person"
     assert len(lines) + 1 == found.lines
     assert not path.with_name("events.jsonl.part").exists()
     shown: list[Shown] = []
@@ -64,10 +90,18 @@ async def test_what_the_links_heard_is_in_the_file_and_rehearses_to_the_same_fle
     assert "ready" in states
 
 
-async def test_a_name_that_is_taken_is_kept_and_hosts_that_are_silent_are_named(place: Path) -> None:
+async def test_a_recording_ends_when_its_time_is_over(place: Path) -> None:
+    assert (await recorded(World(place), place / "events.jsonl", 0.1)).end == "the time was over"
+
+
+async def test_a_name_that_is_taken_is_kept_and_hosts_that_are_silent_are_named(place: Path, person: Person) -> None:
     world, path = World(place), place / "events.jsonl"
     async with agents(world.a):
-        found = await recorded(world, path, 1.0)
+        part = path.with_name("events.jsonl.part")
+        running = asyncio.create_task(recorded(world, path))
+        await wait_for(lambda: part.exists() and '"type":"report"' in part.read_text())
+        person.stop()
+        found = await running
     assert list(found.never_heard) == [B]
     assert "no agent at" in found.never_heard[B]
     before = path.read_bytes()
@@ -81,10 +115,13 @@ async def test_a_name_that_is_taken_is_kept_and_hosts_that_are_silent_are_named(
         await recorded(world, place / "no" / "folder.jsonl", 0.1)
 
 
-async def test_a_recorder_asks_for_nothing_but_to_listen(place: Path) -> None:
+async def test_a_recorder_asks_for_nothing_but_to_listen(place: Path, person: Person) -> None:
     world = World(place)
     async with agents(world.a, world.b):
-        await recorded(world, place / "events.jsonl", 1.0)
+        running = asyncio.create_task(recorded(world, place / "events.jsonl"))
+        await wait_for(lambda: len(world.heard(Subscribe)) == 2)
+        person.stop()
+        await running
     assert {type(command).__name__ for command in (*world.a.heard, *world.b.heard)} == {"Hello", "Subscribe"}
     assert all(command.read_only for command in world.heard(Hello))
 

@@ -14,7 +14,8 @@ from backend.contract.reports import ResidentNode
 from backend.contract.residents import Commands, FolderCount, ResidentLook
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId
 from backend.control.fleet_facts import target_of
-from backend.control.ledger import HALTED, Operation, Step, create, ledger_path, read_operation, reopen
+from backend.control.ledger import HALTED, Operation, Step, create, ledger_path, reopen
+from backend.control.ledger_views import read_operation
 from backend.control.operations.settle import conclude
 from backend.control.recoveries import in_the_way
 from backend.control.recovery_document import (

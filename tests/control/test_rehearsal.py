@@ -182,6 +182,20 @@ def test_bad_lines_are_named_and_do_not_hide_those_behind_them(written: Written)
     assert rehearsed.end == ""
 
 
+def test_a_time_that_no_clock_has_is_a_bad_line(written: Written) -> None:
+    written.head()
+    written.line(at=1e306, host="host-a", link="note", words="far")
+    written.line(at=1, unix_ms=10**400, host="host-a", link="note", words="late")
+    written.line(at=1, unix_ms=-5, host="host-a", link="note", words="early")
+    written.line(at=2, host="host-a", link="note", words="good")
+    assert [bad.words for bad in written.rehearse().bad] == [
+        "at is 1e+306; expected at most 316224000 seconds",
+        "unix_ms is an integer of 1329 bits, outside 0..2^64-1",
+        "unix_ms is -5, outside 0..2^64-1",
+    ]
+    assert [s.words for s in written.shown if s.what == "journal"] == ["good"]
+
+
 def test_a_report_without_its_welcome_and_one_of_another_host_are_bad_lines(written: Written) -> None:
     written.head()
     written.say(0.1, A, Reported(report=report_of(A)))

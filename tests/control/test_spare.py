@@ -13,7 +13,8 @@ import pytest
 from backend.contract.words import OpId, UnixMs
 from backend.control.contexts import Context, load_context
 from backend.control.exit_codes import REFUSED
-from backend.control.ledger import Operation, create, has_owner, ledger_path, read_operation
+from backend.control.ledger import Operation, create, has_owner, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations.spare import Spare
 
 OP = OpId("load-1-abcd")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend.contract.words import AgentAddress
+from backend.control import transports
 from backend.control.link_ends import LinkSettings
 from backend.control.link_events import LinkDown, LinkUp
 from backend.control.transports import CannotConnect, check_socket, connect
@@ -28,19 +30,18 @@ agent.connect({{path!r}})
 with selectors.DefaultSelector() as selector:
     selector.register(0, selectors.EVENT_READ)
     selector.register(agent, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if key.fileobj == 0:
-                data = os.read(0, 65536)
-                if not data:
+    try:
+        while True:
+            for key, _ in selector.select():
+                data = os.read(key.fd, 65536)
+                if not data and key.fileobj == 0:
                     sys.exit(0)
-                agent.sendall(data)
-            else:
-                data = agent.recv(65536)
                 if not data:
-                    sys.stderr.write("Connection to gpu-b closed.\\n")
-                    sys.exit(255)
-                os.write(1, data)
+                    raise ConnectionError
+                agent.sendall(data) if key.fileobj == 0 else os.write(1, data)
+    except ConnectionError:
+        sys.stderr.write("Connection to gpu-b closed.\\n")
+        sys.exit(255)
 """
 
 
@@ -93,7 +94,10 @@ async def test_what_is_no_agent_is_said_in_words(place: Path) -> None:
     assert "is no socket" in await refused(f"unix:{place}/file")
     with a_socket(place / "dead.sock"):
         assert "no agent listens on it" in await refused(f"unix:{place}/dead.sock")
-    assert "does not dial TLS" in await refused("wss://gpu-a:9000")
+    for address in ("wss://gpu-a:9000", "wss://gpu-a", "wss://gpu-a/", "wss://gpu-a:9000/x"):
+        assert f"{address}: this ringtop does not dial TLS addresses. Write ssh://gpu-a in its" in await refused(
+            address
+        )
     assert "expected unix:PATH" in await refused("gpu-a")
 
 
@@ -131,3 +135,14 @@ async def test_the_last_line_of_ssh_is_why_a_host_is_unreachable(place: Path, mo
         await wait_for(lambda: watched.of(LinkDown))
     words = watched.of(LinkDown)[0].words
     assert words.startswith("ssh: connect to host gpu-b port 22: Connection timed out; next try")
+
+
+@pytest.mark.parametrize(("life", "patience", "code"), [("pass", 30.0, 0), ("import time; time.sleep(600)", 0.1, -15)])
+async def test_an_ssh_that_leaves_by_itself_gets_no_signal_and_one_that_stays_does(
+    life: str, patience: float, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transports, "_LEAVE_SECONDS", patience)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", life)
+    await transports._end(process)
+    assert process.returncode == code
+    assert not caplog.records, "asyncio complains when somebody else has collected a child"

@@ -25,6 +25,7 @@ from backend.contract.words import AgentAddress, HostId, NodeGeneration, NodeId,
 from backend.control.link import Link
 from backend.control.link_ends import LinkSettings
 from backend.control.link_events import AnyLinkEvent, LinkUp, MeasuredHeard, Noted, RecordsHeard
+from backend.control.recalling import ask_until_known
 from tests.agent.wire import RawConsole
 from tests.e2e.fleet import CATALOG, PATIENCE, Fleet, until
 from tests.factories import GENERATION, make_plan
@@ -152,7 +153,7 @@ class Asker:
 
     async def ask(self, command: Command, seconds: float = PATIENCE) -> Result:
         """The one result of a command, however often the connection breaks."""
-        return await self.link.ask_until_known(command, seconds)
+        return await ask_until_known(self.link, command, seconds)
 
 
 @contextlib.asynccontextmanager

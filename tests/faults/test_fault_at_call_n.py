@@ -20,7 +20,7 @@ from backend.agent.process_identity import group_members
 from backend.agent.run_folder import RunFolder
 from backend.contract.entities import ProcessIdentity
 from backend.contract.words import OpId, UnixMs
-from backend.control import ledger
+from backend.control import ledger, ledger_views
 from backend.control.ledger import Operation, Step
 from backend.engines.driver import StopStep
 from tests.agent.journal.worlds import HOST, StillClock, append_each, open_journal, record, steps
@@ -167,7 +167,7 @@ def test_ledger_fault_at_call_n(tmp_path: Path, name: str, monkeypatch: pytest.M
             writer = ledger.reopen(folder, OpId("load-1"))
             assert [step.words for step in writer.steps][: written - 1] == [f"step {n}" for n in range(1, written)]
             writer.close()
-            assert ledger.read_operation(path).state == "ownerless"
+            assert ledger_views.read_operation(path).state == "ownerless"
         assert list(folder.glob(".*.new")) == []
         if not countdown.has_struck:
             break

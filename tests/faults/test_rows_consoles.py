@@ -26,6 +26,7 @@ from backend.contract.words import AgentAddress, HostId, OpId, UnixMs
 from backend.control.link import Link
 from backend.control.link_ends import AnswerUnknown
 from backend.control.link_events import AnyLinkEvent, BeatHeard, LinkDown, LinkUp, Noted
+from backend.control.recalling import ask_until_known
 from tests.agent.core.world import World
 from tests.agent.journal.worlds import append_each, open_journal, segments
 from tests.agent.wire import RawConsole
@@ -192,7 +193,7 @@ async def test_e25_half_open_while_sending(fleet: FaultFleet) -> None:
         assert unknown.value.sent
         middle.cut()
         middle.flowing.set()
-        assert (await link.ask_until_known(reserve(plan), 30.0)).status == "succeeded"
+        assert (await ask_until_known(link, reserve(plan), 30.0)).status == "succeeded"
         assert len([r for r in await journal_of(fleet) if r.kind == "reserved"]) == 1
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

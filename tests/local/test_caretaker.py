@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from backend.local import fleet as fleet_module
 from backend.local.caretaker import ALREADY_THERE
-from backend.local.fleet import LocalFleet
-from backend.local.layout import HOSTS, Layout
+from backend.local.files import take_lock
+from backend.local.fleet import FleetError, LocalFleet
+from backend.local.layout import HOSTS, Layout, write_files
 from backend.local.processes import Process, Record, identify, is_alive, read_record, send_signal
 
 DEADLINE = 30.0
@@ -126,6 +128,42 @@ def test_agents_without_a_caretaker_are_stopped_as_well(home: Path) -> None:
     wait_until(lambda: not fleet.is_up)
     assert set(fleet.stop()) == {"agent host-a", "agent host-b"}
     assert not any(is_alive(process) for process in first.agents.values())
+
+
+def test_what_cannot_be_started_or_recorded_is_tried_again_and_ends_no_caretaker(home: Path) -> None:
+    layout = Layout(home)
+    write_files(layout)
+    in_the_way = (layout.agent_log("host-a"), layout.record.with_name(f"{layout.record.name}.new"))
+    for path in in_the_way:
+        path.mkdir()
+    with layout.caretaker_log.open("wb") as log:
+        caretaker = subprocess.Popen(
+            [sys.executable, "-I", "-m", "backend.local.caretaker", "--home", str(home)],
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: "host-a: its agent could not be started: [Errno 21]" in layout.caretaker_log.read_text())
+        wait_until(lambda: "host-b: agent started" in layout.caretaker_log.read_text())
+        assert "what was started cannot be recorded" in layout.caretaker_log.read_text()
+        for path in in_the_way:
+            path.rmdir()
+        wait_until(lambda: layout.record.exists() and set(agents_of(home)) == set(HOSTS))
+        assert all(is_alive(process) for process in agents_of(home).values())
+    finally:
+        caretaker.terminate()
+        assert caretaker.wait(DEADLINE) == 0
+    assert not any(is_alive(process) for process in agents_of(home).values())
+
+
+def test_a_caretaker_without_a_record_is_not_said_to_be_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(home)
+    write_files(layout)
+    monkeypatch.setattr(fleet_module, "_RECORD_SECONDS", 0.1)
+    lock = take_lock(layout.lock)
+    assert lock is not None
+    with lock, pytest.raises(FleetError, match=r"a caretaker is at its post, and .*caretaker\.json is not there"):
+        LocalFleet(home).stop()
 
 
 def test_a_pid_that_was_given_to_someone_else_is_never_signalled() -> None:

@@ -72,6 +72,22 @@ def test_a_catalog_without_the_tiny_model_is_refused_with_what_to_write(home: Pa
         write_files(layout)
 
 
+@pytest.mark.parametrize("text", ['[contexts]\nlocal = "x"\n', "contexts = 5\n", '[contexts.local]\nhosts = ["x"]\n'])
+def test_contexts_of_another_shape_are_refused_with_what_to_write(home: Path, text: str) -> None:
+    layout = Layout(home)
+    layout.contexts.write_text(text)
+    with pytest.raises(LayoutError, match="has nothing for host-a"):
+        write_files(layout)
+
+
+@pytest.mark.parametrize("text", ["models = 5\n", 'models = "tiny"\n'])
+def test_a_catalog_of_another_shape_is_refused_with_what_to_write(home: Path, text: str) -> None:
+    layout = Layout(home)
+    layout.catalog.write_text(text)
+    with pytest.raises(LayoutError, match="has no model named tiny"):
+        write_files(layout)
+
+
 def test_a_broken_file_is_named_with_its_line(home: Path) -> None:
     layout = Layout(home)
     layout.catalog.write_text("models = [\n")

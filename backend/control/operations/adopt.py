@@ -8,7 +8,7 @@ import msgspec
 
 from backend.contract.commands import Unload
 from backend.contract.entities import Shard
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, counted
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.operations.conduct import CONNECT_SECONDS, Conduct
@@ -93,7 +93,7 @@ async def _stopped(conduct: Conduct, target: Target) -> tuple[int, str]:
     if host.state is not HostState.LIVE:
         return UNREACHABLE, f"may still run: it was not read again, {host.words}"
     shard = host.entities.shards.get(target.node_id)
-    if shard is None or (shard.state in ("stopped", "failed") and shard.node_generation == target.node_generation):
+    if shard is None or (shard.state in TERMINAL and shard.node_generation == target.node_generation):
         return DONE, "gone already"
     named = msgspec.convert(conduct.operation.options[IDENTITIES][target_key(target)], Identity)
     found = _identity(shard)

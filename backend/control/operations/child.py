@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from backend.contract.plans import Plan
-from backend.contract.words import LoadGeneration, OpId, UnixMs
+from backend.contract.words import LoadGeneration, OpId
 from backend.control.exit_codes import DONE, UNKNOWN
-from backend.control.ledger import Operation, create, ledger_path, read_operation
+from backend.control.ledger import Operation, create, ledger_path
+from backend.control.ledger_views import read_operation
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.spawning import spawn_operation
 from backend.control.views import OperationView, Target
+from backend.control.wall_clock import now_unix_ms
 from backend.failpoints import failpoint
 
 CHILD = "child"
@@ -50,7 +51,7 @@ async def run_child(
         load_generation=generation,
         targets=targets,
         options=options,
-        started_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+        started_unix_ms=now_unix_ms(),
         plan=plan,
     )
     conduct.step(name, CHILD, op_id)

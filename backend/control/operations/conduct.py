@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -11,10 +10,12 @@ from backend.contract.commands import Command, Expect
 from backend.contract.entities import Result
 from backend.contract.plans import Fact
 from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.ledger import ENDED, HALTED, LedgerWriter, Operation, Step
+from backend.contract.words import HostId, OpId
+from backend.control.ledger import ENDED, LedgerWriter, Operation, Step
 from backend.control.link_ends import AnswerUnknown, Refusal
 from backend.control.reach import Reach
+from backend.control.recalling import ask_until_known
+from backend.control.wall_clock import now_unix_ms
 from backend.failpoints import failpoint
 
 CONNECT_SECONDS = 10.0
@@ -92,28 +93,24 @@ class Conduct:
         unknown: int | None = None,
     ) -> None:
         """Write one step down, synced before anything that follows it."""
-        self._writer.append(
-            Step(
-                at_unix_ms=_unix_ms(), target=target, what=what, words=words, lines=lines, phase=phase, unknown=unknown
-            )
-        )
+        self._append(target, what, words, lines=lines, phase=phase, unknown=unknown)
 
     def end(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
         """Write the end down and return its exit code."""
         failpoint("operation.before_end")
-        step = Step(
-            at_unix_ms=_unix_ms(), target=self.operation.subject, what=ENDED, words=words, lines=lines, exit_code=code
-        )
-        self._writer.append(step)
-        return code
+        return self._close(ENDED, code, words, lines)
 
     def halt(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
         """Write down why it stops here, for somebody to resume, and return its exit code."""
-        step = Step(
-            at_unix_ms=_unix_ms(), target=self.operation.subject, what=HALTED, words=words, lines=lines, exit_code=code
-        )
-        self._writer.append(step)
+        self._writer.halt(words, code, lines)
         return code
+
+    def _close(self, what: str, code: int, words: str, lines: tuple[str, ...]) -> int:
+        self._append(self.operation.subject, what, words, lines=lines, exit_code=code)
+        return code
+
+    def _append(self, target: str, what: str, words: str, **fields: Any) -> None:
+        self._writer.append(Step(at_unix_ms=now_unix_ms(), target=target, what=what, words=words, **fields))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -136,7 +133,7 @@ class Conduct:
     async def ask(self, host: HostId, command: Command, seconds: float) -> Outcome:
         """Ask one host and hear it out, over lost connections too, for at most ``seconds``."""
         try:
-            result = await self.reach.links[host].ask_until_known(command, seconds)
+            result = await ask_until_known(self.reach.links[host], command, seconds)
         except AnswerUnknown as error:
             return Outcome(None, str(error), error.sent)
         except Refusal as error:
@@ -146,7 +143,3 @@ class Conduct:
         if result.cleanup_error:
             words += f"; cleaning up: {result.cleanup_error}"
         return Outcome(result, words)
-
-
-def _unix_ms() -> UnixMs:
-    return UnixMs(time.time_ns() // 1_000_000)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from backend.contract.commands import ChangeDrain, StartDrain
 from backend.contract.entities import Drain
 from backend.contract.naming import said_by
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.ledger import ROLLING_BACK
 from backend.control.operations.conduct import Conduct
 from backend.control.operations.unload import dismiss, is_seen_gone, prove_all_absent
-from backend.control.views import FleetState, Target
+from backend.control.views import FleetState, HostView, Target
 
 ANSWER_SECONDS = 15.0
+FORGOTTEN = "forgotten by its agent"
 _FOREVER = 3600.0
 
 
@@ -27,12 +28,14 @@ async def drain(conduct: Conduct) -> int:
     if silent and not conduct.has_step("draining"):
         words = said_by(silent)
         return conduct.end(UNREACHABLE, f"not drained, as a drain is kept at every rank's agent; {words}")
+    since = 0.0
     if not conduct.has_step("draining"):
         refused = await _start(conduct, hosts)
         if refused is not None:
             return refused
         conduct.step(operation.subject, "draining", _start_words(conduct), phase="draining")
-    return await _finish(conduct, hosts, await _follow(conduct, hosts[0]))
+        since = conduct.reach.state.hosts[hosts[0]].reported_at
+    return await _finish(conduct, hosts, await _follow(conduct, hosts[0], since))
 
 
 def _leader_first(targets: tuple[Target, ...]) -> list[HostId]:
@@ -67,7 +70,13 @@ async def _start(conduct: Conduct, hosts: list[HostId]) -> int | None:
             continue
         words = f"{host} did not begin to drain: {outcome.words}"
         conduct.step(host, "refused", words)
-        await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
+        left = await _cancel(conduct, [*begun, host] if outcome.result is None else begun)
+        if left:
+            listed = "; ".join(f"{each}: {why}" for each, why in left.items())
+            again = f"ringtop drain {operation.subject} --cancel"
+            return conduct.end(
+                UNKNOWN, f"{words}. A drain may be open, and end as was asked, at {listed}. End it: {again}"
+            )
         return conduct.end(UNKNOWN if outcome.result is None else REFUSED, words)
     return None
 
@@ -91,7 +100,9 @@ async def _take_back(conduct: Conduct, hosts: list[HostId], silent: dict[HostId,
     return conduct.end(FAILED, f"{subject} serves on: the drain was taken back")
 
 
-async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:
+async def _cancel(conduct: Conduct, hosts: list[HostId]) -> dict[HostId, str]:
+    """Cancel the drain at these hosts; returns those of which nobody knows that it is cancelled, with the reason."""
+    left: dict[HostId, str] = {}
     for host in hosts:
         command = ChangeDrain(
             op_id=conduct.op_id(f"cancel-{host}"),
@@ -101,26 +112,40 @@ async def _cancel(conduct: Conduct, hosts: list[HostId]) -> None:
         )
         outcome = await conduct.ask(host, command, ANSWER_SECONDS)
         conduct.step(host, "cancel", "cancelled here" if outcome.succeeded else outcome.words)
+        if outcome.result is None:
+            left[host] = outcome.words
+    return left
 
 
-async def _follow(conduct: Conduct, leader: HostId) -> str:
-    """Wait for the drain's end at rank 0's agent, for as long as it takes; returns its outcome."""
+async def _follow(conduct: Conduct, leader: HostId, since: float) -> str:
+    """Wait for the drain's end at rank 0's agent, for as long as it takes; returns its outcome.
+
+    A report that is newer than ``since`` and has neither the drain nor an end of the leader shows that it was lost.
+    """
     operation = conduct.operation
     target = min(operation.targets, key=lambda target: target.rank)
 
-    def ended(state: FleetState) -> bool:
-        return bool(_outcome(state, leader, operation.load_generation)) or _is_gone(state, target)
+    def outcome(state: FleetState) -> str:
+        host = state.hosts[leader]
+        kept = _drain_at(state, leader, operation.subject, operation.load_generation)
+        if kept is not None:
+            return kept.outcome
+        is_told = host.state is HostState.LIVE and host.reported_at > since
+        return FORGOTTEN if is_told and not _is_over(host, target) else ""
 
-    def _outcome(state: FleetState, host: HostId, generation: LoadGeneration | None) -> str:
-        kept = _drain_at(state, host, operation.subject, generation)
-        return kept.outcome if kept is not None else ""
-
-    while not await conduct.reach.until(ended, _FOREVER):
+    while not await conduct.reach.until(lambda state: bool(outcome(state)) or _is_gone(state, target), _FOREVER):
         continue  # extended again and again, or its host is away: the drain is still open there
-    shard = conduct.reach.state.hosts[leader].entities.shards.get(target.node_id)
+    state = conduct.reach.state
+    shard = state.hosts[leader].entities.shards.get(target.node_id)
     if shard is not None and shard.node_generation == target.node_generation and shard.state == "failed":
         return f"rank {target.rank} failed while it drained: {shard.words}"
-    return _outcome(conduct.reach.state, leader, operation.load_generation) or "done"
+    return outcome(state) or "done"
+
+
+def _is_over(host: HostView, target: Target) -> bool:
+    """A shard of this generation is on its way out, or is not there any more."""
+    shard = host.entities.shards.get(target.node_id)
+    return shard is None or shard.node_generation != target.node_generation or shard.state in (*TERMINAL, "stopping")
 
 
 def _drain_at(state: FleetState, host: HostId, replica: str, generation: LoadGeneration | None) -> Drain | None:
@@ -140,7 +165,7 @@ def _is_gone(state: FleetState, target: Target) -> bool:
 
 async def _finish(conduct: Conduct, hosts: list[HostId], outcome: str) -> int:
     subject = conduct.operation.subject
-    if outcome in ("given up", "cancelled"):
+    if outcome in ("given up", "cancelled", FORGOTTEN):
         open_here = [
             host
             for host in hosts[1:]

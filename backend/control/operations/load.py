@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
+from backend.contract.entities import Shard
 from backend.contract.findings import Finding, has_refusal, refuse
+from backend.contract.frames import FrameError, convert
 from backend.contract.naming import said_by
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.states import ShardState
@@ -39,6 +41,7 @@ _STARTING = {
         ShardState.WARMING,
     )
 }
+_LEAVING = {each.value for each in (ShardState.STOPPING, ShardState.STOPPED, ShardState.FAILED)}
 
 
 async def load(conduct: Conduct) -> int:
@@ -136,8 +139,8 @@ async def _check_host(conduct: Conduct, plan: Plan, host: HostId) -> list[Findin
     outcome = await conduct.ask(host, Check(op_id=conduct.op_id(f"check-{host}"), plan=plan), CHECK_SECONDS)
     findings: list[Finding] = []
     try:
-        findings = msgspec.convert(outcome.value.get("findings", []), list[Finding])
-    except msgspec.ValidationError as error:
+        findings = convert(outcome.value.get("findings", []), list[Finding], "its answer")
+    except FrameError as error:
         findings = [refuse("check.unreadable", host, expected="findings", found=error, remedy="Update the older side.")]
     if not outcome.succeeded and not has_refusal(findings):
         remedy = f"Look at the agent of {host}, then load again."
@@ -168,32 +171,57 @@ async def _load(conduct: Conduct, plan: Plan) -> int:
         outcomes.update(zip(group, answers, strict=True))
         bad = {shard: outcome for shard, outcome in outcomes.items() if not outcome.succeeded}
         if bad:
-            return await _take_back(conduct, plan, outcomes, bad)
+            told = {shard: outcome.words for shard, outcome in bad.items()}
+            return await _take_back(conduct, plan, outcomes, told, _code_of(bad.values()))
         if differs := _releases_differ(outcomes):
             return await _roll_back(conduct, plan, outcomes, differs, FAILED)
-    if not await conduct.reach.until(lambda state: not still_starting(state, plan), READY_SECONDS):
-        late = "; ".join(
-            f"rank {shard.rank} on {shard.host}: {phase_seen(conduct.reach.state, shard)}"
-            for shard in still_starting(conduct.reach.state, plan)
-        )
-        words = f"its canary was answered, and not every rank says within {READY_SECONDS:g} s that it is ready: {late}"
-        return conduct.end(UNKNOWN, f"{words}. It is left running; look with: ringtop ls shards")
-    endpoint = outcomes[leader[0]].value.get("endpoint", "") if leader else ""
+    return await _see_up(conduct, plan, outcomes)
+
+
+async def _see_up(conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Outcome]) -> int:
+    """The canary was answered: wait until every rank says that it is up, and take all back where one ended instead."""
+
+    def is_decided(state: FleetState) -> bool:
+        return not _not_up(state, plan) or bool(_has_fallen(state, plan))
+
+    await conduct.reach.until(is_decided, READY_SECONDS)
+    if fallen := _has_fallen(conduct.reach.state, plan):
+        bad = {shard: f"{said}, after the canary was answered" for shard, said in fallen.items()}
+        return await _take_back(conduct, plan, outcomes, bad, FAILED)
+    if late := _not_up(conduct.reach.state, plan):
+        listed = "; ".join(f"rank {shard.rank} on {shard.host}: {said}" for shard, said in late.items())
+        words = f"its canary was answered, and not every rank says within {READY_SECONDS:g} s that it is ready"
+        return conduct.end(UNKNOWN, f"{words}: {listed}. It is left running; look with: ringtop ls shards")
+    endpoint = next((outcomes[shard].value.get("endpoint", "") for shard in plan.shards if shard.rank == 0), "")
     return conduct.end(DONE, f"{plan.replica} is ready at generation {plan.load_generation}, {endpoint}".rstrip(", "))
 
 
-def still_starting(state: FleetState, plan: Plan) -> tuple[PlannedShard, ...]:
-    """The ranks of a plan of which their host last said that they are not up yet.
+def _not_up(state: FleetState, plan: Plan) -> dict[PlannedShard, str]:
+    """The ranks of a plan that their host did not say to be up yet, with what it last said.
 
     The leader answers its canary a moment before its workers say that they hold what was planned.
     """
-    return tuple(shard for shard in plan.shards if _is_starting(state, shard))
+    return {
+        shard: phase_seen(state, shard)
+        for shard in plan.shards
+        if (seen := _seen(state, shard)) is None or seen.state in _STARTING
+    }
 
 
-def _is_starting(state: FleetState, planned: PlannedShard) -> bool:
+def _has_fallen(state: FleetState, plan: Plan) -> dict[PlannedShard, str]:
+    """The ranks of a plan that ended, or are on their way out, with their host's words."""
+    return {
+        shard: phase_seen(state, shard)
+        for shard in plan.shards
+        if (seen := _seen(state, shard)) is not None and seen.state in _LEAVING
+    }
+
+
+def _seen(state: FleetState, planned: PlannedShard) -> Shard | None:
+    """A rank as its host last reported it; None for one of another generation, or of which nothing was heard."""
     host = state.hosts.get(planned.host)
     shard = host.entities.shards.get(planned.node_id) if host is not None else None
-    return shard is not None and shard.node_generation == planned.node_generation and shard.state in _STARTING
+    return shard if shard is not None and shard.node_generation == planned.node_generation else None
 
 
 def _releases_differ(outcomes: dict[PlannedShard, Outcome]) -> str:
@@ -241,23 +269,23 @@ def load_limit(plan: Plan) -> tuple[float, str]:
 
 def phase_seen(state: FleetState, planned: PlannedShard) -> str:
     """The phase that a rank was in when its host last spoke."""
-    host = state.hosts.get(planned.host)
-    shard = host.entities.shards.get(planned.node_id) if host is not None else None
-    if shard is None or shard.node_generation != planned.node_generation:
+    shard = _seen(state, planned)
+    if shard is None:
         return "nothing of this rank"
     return f"{shard.state}, {shard.words}" if shard.words else shard.state
 
 
+def _code_of(bad: Collection[Outcome]) -> int:
+    if all(outcome.was_rejected for outcome in bad):
+        return REFUSED
+    return UNKNOWN if any(outcome.result is None for outcome in bad) else FAILED
+
+
 async def _take_back(
-    conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Outcome], bad: dict[PlannedShard, Outcome]
+    conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Outcome], bad: dict[PlannedShard, str], code: int
 ) -> int:
-    why = "; ".join(f"rank {shard.rank} on {shard.host}: {outcome.words}" for shard, outcome in bad.items())
-    if all(outcome.was_rejected for outcome in bad.values()):
-        code = REFUSED
-    elif any(outcome.result is None for outcome in bad.values()):
-        code = UNKNOWN
-    else:
-        code = FAILED
+    """End a load of which these ranks are bad: with the survivors kept, or with all of it taken back."""
+    why = "; ".join(f"rank {shard.rank} on {shard.host}: {words}" for shard, words in bad.items())
     if conduct.operation.options.get("keep_on_failure"):
         kept = ", ".join(str(shard.rank) for shard in plan.shards if shard in outcomes and shard not in bad)
         await _release_all(conduct, plan.hosts)

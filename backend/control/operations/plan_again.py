@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-
-import msgspec
 
 from backend.contract.commands import InspectModel
+from backend.contract.frames import FrameError, convert
 from backend.contract.models import ModelFacts
 from backend.contract.naming import said_by
 from backend.contract.plans import Plan
-from backend.contract.words import HostId, OpId, ReplicaId, UnixMs
+from backend.contract.words import HostId, OpId, ReplicaId
 from backend.control.catalog_reader import CatalogReader
-from backend.control.fleet_facts import fleet_facts
-from backend.control.ledger import LedgerReader
+from backend.control.fleet_facts import fleet_facts, highest_planned
+from backend.control.ledger_views import LedgerReader
 from backend.control.operations.conduct import Conduct
+from backend.control.wall_clock import now_unix_ms
 from backend.planning.catalog import CatalogError
 from backend.planning.fleet import highest_generation
 from backend.planning.plan import model_hosts, plan
@@ -39,16 +38,15 @@ async def plan_again(conduct: Conduct, last: Plan, replica: ReplicaId) -> Plan:
     facts, where, words = await _header(conduct, model_hosts(catalog, fleet, wanted), entry.path)
     known = [highest_generation(report) for report in fleet.reports]
     operations = await asyncio.to_thread(LedgerReader(reach.context.ledger_folder).read)
-    planned = [int(view.load_generation or 0) for view in operations.values()]
     return plan(
         catalog,
         without_replica(fleet, replica, profile.port),
         wanted,
         model=facts,
-        now_unix_ms=UnixMs(time.time_ns() // 1_000_000),
+        now_unix_ms=now_unix_ms(),
         model_words=words,
         model_host=where,
-        generation_floor=max(*known, *planned, 0),
+        generation_floor=max(*known, highest_planned(operations.values()), 0),
         version=RINGTOP_VERSION,
         replica=replica,
     )
@@ -62,7 +60,11 @@ async def _header(
     for host in hosts:
         op_id = OpId(f"{conduct.operation.op_id}-inspect-{host}-{len(conduct.steps)}")
         outcome = await conduct.ask(host, InspectModel(op_id=op_id, path=path), INSPECT_SECONDS)
-        if outcome.succeeded:
-            return msgspec.convert(outcome.value.get("model"), ModelFacts), host, ""
-        reasons[host] = outcome.words
+        if not outcome.succeeded:
+            reasons[host] = outcome.words
+            continue
+        try:
+            return convert(outcome.value.get("model"), ModelFacts, "its answer"), host, ""
+        except FrameError as error:
+            reasons[host] = str(error)
     return None, None, said_by(reasons) or "no live host was named to read it from"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from backend.contract.commands import LookAtResident, RestartBridge, TestReplica
+from backend.contract.commands import RestartBridge, TestReplica
 from backend.contract.plans import Plan
-from backend.contract.residents import ResidentLook
-from backend.contract.states import HostState
-from backend.contract.words import HostId, OpId, ReplicaId, counted, node_id
+from backend.contract.states import TERMINAL, HostState
+from backend.contract.words import HostId, ReplicaId, counted, node_id
 from backend.control import recovery_document as document
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNREACHABLE
 from backend.control.fleet_facts import fleet_facts, target_of
@@ -24,7 +21,6 @@ from backend.planning.fleet import highest_generation
 ENGINE = "p4"
 PROMPT_SECONDS = 120.0
 PROMPT, PROMPT_TOKENS = "Count slowly from one to twenty:", 16
-_ENDED = ("stopped", "failed")
 
 
 async def leave(recovery: Recovery) -> str:
@@ -188,7 +184,7 @@ async def bridge(recovery: Recovery) -> str:
     hosts = dict.fromkeys(host for host, _ in _leaders(recovery))
     words = []
     for host in hosts or {recovery.host: None}:
-        seen = await _look_at(recovery, host)
+        seen = await recovery.look_at(host)
         if not seen.commands.bridge_is_ours:
             rest = "restart it by hand, or wait out its dial back-off" if seen.commands.is_told else "none is told here"
             words.append(f"{host}: no command restarts a bridge; {rest}")
@@ -240,16 +236,6 @@ def _leaders(recovery: Recovery) -> list[tuple[HostId, ReplicaId]]:
     return found
 
 
-async def _look_at(recovery: Recovery, host: HostId) -> ResidentLook:
-    if host == recovery.host:
-        return await recovery.look()
-    op_id = OpId(f"{recovery.conduct.operation.op_id}-look-{host}-{len(recovery.conduct.steps)}")
-    outcome = await recovery.conduct.ask(host, LookAtResident(op_id=op_id, engine=recovery.plan.engine), LOOK_SECONDS)
-    if not outcome.succeeded:
-        raise Halted(UNREACHABLE, f"{host} does not say whether it has a bridge: {outcome.words}.")
-    return msgspec.convert(outcome.value, ResidentLook)
-
-
 def _shards(recovery: Recovery, replica: ReplicaId, *, live: bool = False) -> tuple[Target, ...]:
     """Every shard that any live host has of a replica."""
     return tuple(
@@ -257,7 +243,7 @@ def _shards(recovery: Recovery, replica: ReplicaId, *, live: bool = False) -> tu
         for host in recovery.conduct.reach.state.hosts.values()
         if host.state is HostState.LIVE
         for shard in host.entities.shards.values()
-        if shard.replica == replica and not (live and shard.state in _ENDED)
+        if shard.replica == replica and not (live and shard.state in TERMINAL)
     )
 
 

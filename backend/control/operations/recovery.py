@@ -6,15 +6,15 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from backend.contract.commands import Command, Expect, LookAtResident
 from backend.contract.entities import Result
+from backend.contract.frames import FrameError, convert
 from backend.contract.residents import ResidentLook
-from backend.contract.words import OpId
+from backend.contract.words import HostId, OpId
 from backend.control.exit_codes import FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.operations.conduct import Conduct, Outcome
 from backend.control.recovery_document import RecoveryPlan
+from backend.control.wall_clock import now_unix_ms
 
 LOOK_SECONDS = 30.0
 """A look counts tens of thousands of files and hears INSPECT out."""
@@ -42,7 +42,7 @@ class Recovery:
         self.plan = plan
         self.host = plan.host
         self._looks = 0
-        self._life = f"{time.time_ns() // 1_000_000}"
+        self._life = f"{now_unix_ms()}"
 
     @property
     def why(self) -> str:
@@ -74,10 +74,24 @@ class Recovery:
             processes=self.watched(),
             aside=self.plan.aside,
         )
-        outcome = await self.conduct.ask(self.host, command, LOOK_SECONDS)
+        return await self._looked(self.host, command, "how it stands")
+
+    async def look_at(self, host: HostId) -> ResidentLook:
+        """Measure another host of its rings. Raises Halted when nobody answers."""
+        if host == self.host:
+            return await self.look()
+        self._looks += 1
+        op_id = OpId(f"{self.conduct.operation.op_id}-look-{host}-{self._life}-{self._looks}")
+        return await self._looked(host, LookAtResident(op_id=op_id, engine=self.plan.engine), "whether it has a bridge")
+
+    async def _looked(self, host: HostId, command: LookAtResident, what: str) -> ResidentLook:
+        outcome = await self.conduct.ask(host, command, LOOK_SECONDS)
         if not outcome.succeeded:
-            raise Halted(_code(outcome), f"{self.host} does not say how it stands: {outcome.words}.")
-        return msgspec.convert(outcome.value, ResidentLook)
+            raise Halted(_code(outcome), f"{host} does not say {what}: {outcome.words}.")
+        try:
+            return convert(outcome.value, ResidentLook, f"what {host} says of its p4 agent")
+        except FrameError as error:
+            raise Halted(UNKNOWN, f"{error}. Install one release of ringtop on both sides.") from error
 
     async def until(self, holds: Callable[[ResidentLook], bool], seconds: float) -> tuple[ResidentLook, bool]:
         """Look again and again until it holds, at most so long; the last look, and whether it held."""

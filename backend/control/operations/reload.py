@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from backend.contract.plans import Plan
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN
 from backend.control.ledger import ROLLING_BACK, Operation
 from backend.control.operations.conduct import Conduct
@@ -107,7 +107,7 @@ def _leader_has_ended(state: FleetState, operation: Operation) -> bool:
     host = state.hosts[leader.host]
     shard = host.entities.shards.get(leader.node_id)
     is_same = shard is not None and shard.node_generation == leader.node_generation
-    return host.state is HostState.LIVE and is_same and shard is not None and shard.state in ("stopped", "failed")
+    return host.state is HostState.LIVE and is_same and shard is not None and shard.state in TERMINAL
 
 
 def _holds_nothing(state: FleetState, operation: Operation) -> bool:

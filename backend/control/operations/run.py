@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from backend.contract.naming import no_such
 from backend.contract.words import OpId
 from backend.control.contexts import Context
-from backend.control.exit_codes import REFUSED
+from backend.control.exit_codes import REFUSED, UNKNOWN
 from backend.control.ledger import ENDED, LedgerWriter, reopen
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.adopt import adopt
@@ -41,7 +41,7 @@ def run_operation(context: Context, op_id: OpId, *, lock_fd: int | None = None) 
     try:
         last = writer.steps[-1] if writer.steps else None
         if last is not None and last.what == ENDED:
-            return last.exit_code or 0
+            return last.exit_code if last.exit_code is not None else UNKNOWN
         return asyncio.run(_run(context, writer))
     finally:
         writer.close()
@@ -69,7 +69,11 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     )
     conduct = Conduct(writer, reach)
     if unknown:
-        return conduct.end(REFUSED, f"in context {context.name} {no_such('host', unknown[0], context.hosts)}")
+        words = f"in context {context.name} {no_such('host', unknown[0], context.hosts)}"
+        if not writer.steps:
+            return conduct.end(REFUSED, f"nothing was sent: {words}")
+        again = f"ringtop op resume {operation.op_id}"  # what it did before stands, and is not known to be undone
+        return conduct.halt(REFUSED, f"write that host into contexts.toml again, then go on with {again}: {words}")
     kind = _KINDS.get(operation.kind)
     if kind is None:
         return conduct.end(REFUSED, f"the kind {operation.kind!r} is unknown; known: {', '.join(sorted(_KINDS))}")

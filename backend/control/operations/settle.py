@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.control.exit_codes import DONE, FAILED, REFUSED, UNKNOWN, UNREACHABLE
 from backend.control.operations.load import targets_of
 from backend.control.views import FleetState, HostView, OperationView, Target
@@ -76,7 +76,7 @@ def _find(target: Target, state: FleetState) -> _Found:
     shard = host.entities.shards.get(target.node_id)
     if shard is None or shard.node_generation != target.node_generation:
         return _Found(target, "absent", "not there")
-    if shard.state in ("stopped", "failed"):
+    if shard.state in TERMINAL:
         kept = [hold.kind for hold in host.entities.holds.values() if hold.node_id == target.node_id]
         held = f", {' and '.join(sorted(kept))} still held" if kept else ""
         return _Found(target, "ended", f"{shard.state}{held}{': ' + shard.words if shard.words else ''}")

@@ -7,16 +7,17 @@ operation's own process from then on. Its console's end closes the socket, and a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from backend.contract.words import OpId
 from backend.control.contexts import Context
-from backend.control.ledger import ledger_path
-from backend.control.operations.spawning import spawn_operation
+from backend.control.operations.spawning import log_path, spawn_operation
 
 _LONGEST_ID = 4096
 
@@ -104,13 +105,14 @@ def wait_for_operation(fd: int) -> tuple[OpId, int] | None:
         if not data or not fds:
             return None
         os.set_inheritable(fds[0], False)
-        door.sendall(b"+")
+        with contextlib.suppress(OSError):  # its console is gone since: what a person confirmed goes on without it
+            door.sendall(b"+")
     return OpId(data.decode()), fds[0]
 
 
-def speak_to_log(context: Context, op_id: OpId) -> None:
+def speak_to_log(folder: Path, op_id: OpId) -> None:
     """In the spare: what goes wrong from now on is written beside the ledger file, as for any operation."""
-    log = ledger_path(context.ledger_folder, op_id).with_suffix(".log")
+    log = log_path(folder, op_id)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(fd, 2)
     os.close(fd)

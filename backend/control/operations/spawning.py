@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from backend.contract.words import OpId
 from backend.control.contexts import Context
 from backend.control.ledger import ledger_path
+
+
+def log_path(folder: Path, op_id: OpId) -> Path:
+    """Where the process of an operation says what went wrong, beside its ledger file."""
+    return ledger_path(folder, op_id).with_suffix(".log")
 
 
 def command_line(context: Context, op_id: OpId, lock_fd: int | None = None) -> list[str]:
@@ -20,7 +26,7 @@ def command_line(context: Context, op_id: OpId, lock_fd: int | None = None) -> l
 
 def spawn_operation(context: Context, op_id: OpId, lock_fd: int | None = None) -> subprocess.Popen[bytes]:
     """Start an operation's process in a session of its own; what it says goes to a log beside its ledger file."""
-    log = ledger_path(context.ledger_folder, op_id).with_suffix(".log")
+    log = log_path(context.ledger_folder, op_id)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from backend.contract.commands import Expect
 from backend.contract.plans import Fact
-from backend.contract.words import OpId, UnixMs
+from backend.contract.words import OpId
 from backend.control.ledger import Operation, Step
 from backend.control.operations.conduct import Conduct
 
@@ -69,17 +67,7 @@ class Stage(Conduct):
 
     def end(self, code: int, words: str, lines: tuple[str, ...] = ()) -> int:
         """Write the end of this stage down and return its code; the operation goes on."""
-        self._writer.append(
-            Step(
-                at_unix_ms=UnixMs(time.time_ns() // 1_000_000),
-                target=self._operation.subject,
-                what=f"{self.name} ended",
-                words=words,
-                lines=lines,
-                exit_code=code,
-            )
-        )
-        return code
+        return self._close(f"{self.name} ended", code, words, lines)
 
     def _own_steps(self) -> list[Step]:
         """The steps from its beginning to the beginning of another stage."""

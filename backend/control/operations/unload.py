@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from backend.contract.commands import Release, Unload
-from backend.contract.states import HostState
+from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, OpId, counted
 from backend.control.exit_codes import DONE, FAILED, UNKNOWN, UNREACHABLE
 from backend.control.operations.conduct import Conduct, Outcome
@@ -36,10 +36,11 @@ async def unload(conduct: Conduct) -> int:
         heard = [target for target in group if target.host not in silent]
         answers = await asyncio.gather(*(_unload_one(conduct, target, why) for target in heard))
         outcomes.update(zip(heard, answers, strict=True))
+    unreleased: dict[HostId, str] = {host: silent[host] for host, _ in reservations if host in silent}
     for host, reservation in reservations:
-        if host not in silent:
-            await release(conduct, host, reservation)
-    return _end(conduct, outcomes, silent)
+        if host not in silent and not (outcome := await release(conduct, host, reservation)).succeeded:
+            unreleased[host] = outcome.words
+    return _end(conduct, outcomes, silent, unreleased)
 
 
 def leaders_first(targets: tuple[Target, ...]) -> tuple[list[Target], list[Target]]:
@@ -88,7 +89,7 @@ def _has_ended(state: FleetState, target: Target) -> bool:
     shard = host.entities.shards.get(target.node_id)
     if host.state is not HostState.LIVE or shard is None or shard.node_generation != target.node_generation:
         return False
-    return shard.state in ("stopped", "failed")
+    return shard.state in TERMINAL
 
 
 async def prove_all_absent(conduct: Conduct, targets: tuple[Target, ...], why: str) -> None:
@@ -140,7 +141,9 @@ async def _unload_one(conduct: Conduct, target: Target, why: str) -> Outcome:
     return outcome
 
 
-def _end(conduct: Conduct, outcomes: dict[Target, Outcome], silent: dict[HostId, str]) -> int:
+def _end(
+    conduct: Conduct, outcomes: dict[Target, Outcome], silent: dict[HostId, str], unreleased: dict[HostId, str]
+) -> int:
     targets = conduct.operation.targets
     trouble = []
     codes = set()
@@ -155,8 +158,11 @@ def _end(conduct: Conduct, outcomes: dict[Target, Outcome], silent: dict[HostId,
         elif not outcome.succeeded:
             codes.add(FAILED)
             trouble.append(f"rank {target.rank} on {target.host} was not stopped: {outcome.words}")
+    for host, words in unreleased.items():
+        codes.add(UNREACHABLE if host in silent else UNKNOWN)
+        trouble.append(f"its reservation at {host} may stand until it expires: {words}")
     if not trouble:
-        hosts = counted(len({target.host for target in targets}), "host")
-        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {hosts}")
+        hosts = {target.host for target in targets} or set(conduct.reach.state.hosts)
+        return conduct.end(DONE, f"{conduct.operation.subject} is gone from {counted(len(hosts), 'host')}")
     code = next(code for code in (FAILED, UNKNOWN, UNREACHABLE) if code in codes)
     return conduct.end(code, "; ".join(trouble))
