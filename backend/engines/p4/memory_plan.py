@@ -16,6 +16,7 @@ import msgspec
 from backend.contract.findings import Finding, refuse
 from backend.contract.frames import FrameError, decode_frame
 from backend.contract.plans import Plan, PlannedShard
+from backend.engines.p4.programs import kill_session
 from backend.planning.engines.p4_commands import load_body
 
 SECONDS = 60.0
@@ -68,20 +69,16 @@ async def inspect_memory_plan(plan: Plan, shard: PlannedShard, binary: str, mode
         return MemoryPlan(None, None, f"nothing within {SECONDS:g} s")
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await kill_session(process)
     return _read(process.returncode, said.decode(errors="replace"))
 
 
 def judge_memory_plan(plan: Plan, shard: PlannedShard, found: MemoryPlan) -> Iterator[Finding]:
-    """What speaks against a stage by its binary's own plan; nothing where it made none."""
-    if found.plan is None:
-        return
-    subject = f"{shard.node_id} on {shard.host}"
-    reported = found.plan.get("max_physical_result_bytes")
+    """What speaks against a stage by its binary's own plan, or by its exit code; nothing where it has neither."""
+    subject, said = f"{shard.node_id} on {shard.host}", found.plan or {}
+    reported = said.get("max_physical_result_bytes")
     if type(reported) is int and reported != shard.bound.result:
-        numbers = "; ".join(f"{name} = {found.plan.get(name)}" for name in _NUMBERS)
+        numbers = "; ".join(f"{name} = {said.get(name)}" for name in _NUMBERS)
         yield refuse(
             "bound.differs",
             subject,
@@ -90,12 +87,12 @@ def judge_memory_plan(plan: Plan, shard: PlannedShard, found: MemoryPlan) -> Ite
             remedy="p4 would load the whole model and unload it again. Give cut_tensors, and the payload divided by "
             f"n_ubatch = {plan.profile.n_ubatch} as cut_row_bytes, as the model's geometry in the catalog.",
         )
-    if found.code == DOES_NOT_FIT or found.plan.get("fits_current_free") is False:
+    if found.code == DOES_NOT_FIT or said.get("fits_current_free") is False:
         yield refuse(
             "memory.engine_plan",
             subject,
             expected=f"a stage that fits what {shard.device} has free now",
-            found=f"its binary's own plan does not fit: {_devices(found.plan) or found.words}",
+            found=f"its binary's own plan does not fit: {_devices(said) or found.words}",
             remedy="Unload something there, lower context or n_ubatch, or spread the replica over more hosts.",
         )
 

@@ -79,3 +79,13 @@ async def test_a_binary_without_the_option_leaves_the_formula(tmp_path: Path) ->
     assert tuple(judge_memory_plan(plan, plan.shards[1], found)) == ()
     assert (await inspect_memory_plan(plan, plan.shards[1], "/nowhere/stage", "/m")).plan is None
     assert await judged(tmp_path, "{not json") == ()
+
+
+async def test_an_exit_that_says_it_does_not_fit_is_believed_without_a_plan(tmp_path: Path) -> None:
+    plan = a_p4_plan()
+    path = tmp_path / "stage"
+    path.write_text("#!/bin/sh\necho no room on CUDA0 >&2\nexit 7\n")
+    path.chmod(0o755)
+    found = await inspect_memory_plan(plan, plan.shards[1], str(path), "/m")
+    (finding,) = judge_memory_plan(plan, plan.shards[1], found)
+    assert (finding.id, "no room on CUDA0" in finding.found) == ("memory.engine_plan", True)
