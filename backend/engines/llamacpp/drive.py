@@ -16,8 +16,8 @@ from backend.contract.words import UnixMs
 from backend.engines.driver import Completion, Launch, Run, Seen, StopStep, Unfit
 from backend.engines.llamacpp import installation
 from backend.engines.llamacpp.client import EngineClient
-from backend.engines.llamacpp.gguf import read_header
 from backend.engines.llamacpp.leader import LeaderDrive
+from backend.engines.llamacpp.model_file import read_header
 from backend.engines.llamacpp.pace import Pace, StartRefused
 from backend.engines.llamacpp.placement import where, workers_of
 from backend.engines.llamacpp.rpc import Greeting, hello

@@ -14,7 +14,7 @@ from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
 from backend.engines.driver import Completion, EngineMissing, Run, Seen, Tender
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage

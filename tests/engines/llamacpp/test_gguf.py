@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.engines.driver import ModelUnreadable
-from backend.engines.llamacpp.gguf import MAX_ENTRIES, MAX_TENSORS, TENSOR_TYPES, read_header
+from backend.engines.llamacpp.gguf import MAX_ENTRIES, MAX_TENSORS, TENSOR_TYPES
+from backend.engines.llamacpp.model_file import read_header
 from backend.local.tiny_model import write_tiny_model
 
 Write = Callable[[bytes], Path]
@@ -228,6 +229,16 @@ def test_a_header_that_lies_is_refused_with_the_offset_and_both_values(raw: byte
 )
 def test_a_header_without_a_models_geometry_is_refused(entries: list[bytes], words: str, write: Write) -> None:
     assert words in refused(write(a_file(entries)))
+
+
+def test_a_file_that_was_merged_from_parts_is_whole(write: Write) -> None:
+    """The engine's own tool writes 0 parts into what it merges."""
+    parts = [entry("split.count", 2, struct.pack("<H", 0)), entry("split.no", 2, struct.pack("<H", 0))]
+    assert read_header(write(a_file([*geometry(), *parts]))).n_layer == 1
+
+
+def test_a_vocabulary_alone_is_no_model_of_no_bytes(write: Write) -> None:
+    assert "has no tensors" in refused(write(a_file(tensors=[])))
 
 
 def test_a_block_beyond_the_models_count_is_refused(write: Write) -> None:
