@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -83,10 +84,9 @@ def spread(hosts: Sequence[HostId], seats: Sequence[Seat], limits: Sequence[int]
     moving = [seat for seat in seats if seat.rank > 0 or seat.takes_device]
     apart = len(seats) - len(moving)
     first = 0 if len(moving) >= len(hosts) or not apart else len(hosts) - len(moving)
-    over, counts = hosts[first:], []
-    for index in range(len(over)):
-        share = [n for n in range(len(moving)) if n * len(over) // len(moving) == index]
-        counts.append(len(share))
+    over = hosts[first:]
+    begins = [-(-index * len(moving) // max(len(over), 1)) for index in range(len(over) + 1)]
+    counts = [end - begin for begin, end in itertools.pairwise(begins)]
     if limits is not None:
         counts = _within(counts, limits[first:])
     return (*hosts[:apart], *(host for host, count in zip(over, counts, strict=True) for _ in range(count)))

@@ -204,6 +204,13 @@ def test_a_bound_beyond_u64_is_a_finding() -> None:
     assert made.is_refused
 
 
+def test_a_cut_for_which_no_batch_fits_is_a_finding_and_not_an_error() -> None:
+    """Larger batches, which the remedy looks through, are beyond 2^64-1 where the one asked for is not."""
+    made = a_chain(geometry={"cut_tensors": 2, "cut_row_bytes": 2**50}, n_batch=1, n_ubatch=1)
+    finding = next(each for each in made.findings if each.id == "bound.result")
+    assert "No batch fits this store" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("profile", "id"),
     [
