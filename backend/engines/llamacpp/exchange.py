@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from backend.engines.names import looked_up
+
 MAX_ANSWER_BYTES = 16 << 20
 MAX_HEAD_BYTES = 64 << 10
 READ_BYTES = 64 << 10
@@ -73,10 +75,8 @@ async def _resolved(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
         except OSError:
             continue
         return family, (host, port)
-    try:
+    with looked_up(host):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except ValueError as error:  # an empty label, a NUL: no name at all
-        raise OSError(f"{host!r} is no host name: {error}") from error
     return found[0][0], found[0][4]
 
 

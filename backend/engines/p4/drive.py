@@ -28,6 +28,7 @@ from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_pla
 from backend.engines.p4.outlook import Look, Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
+from backend.engines.p4.refusals import rank_words
 from backend.engines.p4.seen import devices_of
 from backend.engines.p4.site import P4Pace, Places, Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
@@ -306,9 +307,9 @@ class P4:
         if ring is None or not ring.stages:
             raise ConnectionError(f"the stages of {endpoint} are not known here")
         session = f"ringtop-{ring.generation}-{self._wall_ms()}"
-        silent = await self._door.open_session(ring, session, seconds)
-        if silent:
-            raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
+        unready = await self._door.open_session(ring, session, seconds)
+        if unready:
+            raise TimeoutError(f"no session within {seconds:g} s: {rank_words(unready)}")
         done, _ = await complete_counted(self._site, ring, session, prompt, max_tokens, seconds)
         return done
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from backend.contract.entities import Canary
 from backend.contract.findings import Finding
@@ -20,7 +20,7 @@ from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.heads import until_head_is_gone
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.record import RecordedStage, record_of, ring_of
-from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
+from backend.engines.p4.refusals import load_refused, other_release, rank_words, sessionless, unanswered
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.site import Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen
@@ -126,13 +126,12 @@ class Stage:
     async def _heard(self, asked: asyncio.Future[Answer]) -> Answer:
         """Wait for the answer; what INSPECT says meanwhile is shown. Raises OSError."""
         began = time.monotonic()
+        look = asyncio.ensure_future(self._outlook.next())
         try:
             while True:
-                look = asyncio.ensure_future(self._outlook.next())
                 both: list[asyncio.Future[Any]] = [asked, look]
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 if asked.done():
-                    look.cancel()
                     return asked.result()
                 node = look.result().snapshot.node(self.key[0])
                 if node is not None and node.generation == self.key[1]:
@@ -141,8 +140,10 @@ class Stage:
                     self._enter(
                         ShardState.LOADING, f"p4 says {node_words(node)}{since}; it loads one stage after the other"
                     )
+                look = asyncio.ensure_future(self._outlook.next())
         finally:
             asked.cancel()
+            look.cancel()
 
     def _judge(self, answer: Answer) -> None:
         """LOADED, field by field. Raises StageOver."""
@@ -181,17 +182,18 @@ class Stage:
         ring = ring_of(plan)
         limit, began = plan.phase_seconds("warming"), time.monotonic()
         self._enter(ShardState.WARMING, f"loaded as planned; opens a session on {plan.profile.ranks} stages")
-        attempt, silent = 0, tuple(shard.rank for shard in plan.shards)
-        while silent and time.monotonic() - began < limit:
-            attempt += 1
+        attempt, pause = 1, self._pace.session_again
+        while True:
             session = f"ringtop-{plan.load_generation}-{attempt}"
-            silent = await self._door.open_session(ring, session, min(self._pace.session, limit))
-            if silent:
-                ranks = ", ".join(str(rank) for rank in silent)
-                self._enter(ShardState.WARMING, f"no session on rank {ranks} yet; asked again")
-        if silent:
-            named = [shard for shard in plan.shards if shard.rank in silent]
-            self._refuse(sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
+            unready = await self._door.open_session(ring, session, min(self._pace.session, limit))
+            if not unready:
+                break
+            if time.monotonic() - began + pause >= limit:
+                self._refuse(sessionless(self._subject, plan, unready, limit))
+            self._enter(ShardState.WARMING, f"no session yet ({rank_words(unready)}); asked again")
+            # A refusal comes at once, and each attempt that ends so may cost the p4 agent a connection slot for good.
+            await asyncio.sleep(pause)
+            attempt, pause = attempt + 1, 2 * pause
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         prompt, tokens, patience = CANARY_PROMPT, CANARY_TOKENS, self._pace.canary
         try:
@@ -330,7 +332,7 @@ class Stage:
     def _enter(self, state: ShardState, words: str) -> None:
         self._see(PhaseSeen(state, words))
 
-    def _refuse(self, finding: Finding) -> None:
+    def _refuse(self, finding: Finding) -> NoReturn:
         self._see(Unfit(finding))
         raise StageOver(finding.words)
 

@@ -19,6 +19,8 @@ def stage_plan(plan: Plan, shard: PlannedShard, model: str) -> str:
     """
     if shard.layers is None or shard not in plan.shards:
         raise ValueError(f"{shard.node_id} has no window of layers in plan {plan.digest[:8]}")
+    if '"' in model or "\n" in model:
+        raise ValueError(f"{model!r} has a quote or a line break, which a plan text cannot carry. Rename the file.")
     profile, (first, end) = plan.profile, shard.layers
     words: list[object] = ["--model", f'"{model}"', "--ctx-size", profile.context * profile.sequences]
     words += ["--batch-size", profile.n_batch, "--ubatch-size", profile.n_ubatch, "--n-seq-max", profile.sequences]

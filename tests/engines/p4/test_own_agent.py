@@ -15,6 +15,7 @@ from backend.engines.p4.journal import look_at_journal
 from backend.engines.p4.own_agent import JOURNAL_VARIABLE, find_listener, gauge, journal_given, life_of
 from backend.engines.p4.seen import devices_of, node_words
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
+from backend.engines.p4.stage_processes import look_at_stages
 
 LISTENER = """
 import socket, sys
@@ -78,6 +79,24 @@ def test_a_socket_in_no_table_is_hidden(tmp_path: Path) -> None:
     seen = gauge(7, tmp_path)
     assert seen is not None
     assert (seen.sockets, seen.unique, seen.hidden) == (4, 3, 1)
+
+
+def test_names_of_threads_and_sockets_may_be_any_bytes(tmp_path: Path) -> None:
+    """The kernel cuts a thread's name at 15 bytes, in the middle of a letter too, and asks nothing of a socket's."""
+    process = tmp_path / "7"
+    (process / "fd").mkdir(parents=True)
+    (process / "net").mkdir()
+    (process / "task" / "7").mkdir(parents=True)
+    stat = b"7 (\xd0\xbc\xd0) S " + b" ".join(b"%d" % number for number in range(1, 40))
+    (process / "stat").write_bytes(stat)
+    (process / "task" / "7" / "stat").write_bytes(stat)
+    (process / "task" / "7" / "children").write_text("7")
+    (process / "cmdline").write_bytes(b"stage\0--port\x009\0")
+    (process / "net" / "unix").write_bytes(b"Num RefCount Protocol Flags Type St Inode Path\n0: 2 0 1 1 1 102 /\xff\n")
+    assert life_of(7, tmp_path) == "7:19"
+    assert gauge(7, tmp_path) is not None
+    (stage,) = look_at_stages(7, tmp_path)
+    assert (stage.port, stage.ticks) == (9, {7: 11 + 12})
 
 
 def test_a_journal_is_counted_and_its_census_foretold(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ PACE = P4Pace(
     soon=0.0,
     slack=0.2,
     session=0.05,
+    session_again=0.03,
     canary=0.1,
     unload=1.0,
     unload_again=0.01,
@@ -63,7 +64,7 @@ class StandInDoor:
         self.said: list[str] = []
         self.loading: Callable[[], Awaitable[Answer]] | None = None
         self.unloading: list[Answer | OSError] = []
-        self.silent: tuple[int, ...] = ()
+        self.unready: dict[int, str] = {}
         self.canary: Completion | OSError = Completion("a", 0.01, 2)
         self.silence: OSError | None = None
         self.looks = 0
@@ -106,10 +107,10 @@ class StandInDoor:
             self.nodes.pop(name, None)
         return answer
 
-    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> dict[int, str]:
         self.said.append(f"SESSION {session}")
         await asyncio.sleep(0.01)
-        return self.silent
+        return self.unready
 
     async def complete(
         self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
@@ -300,14 +301,17 @@ async def test_an_answer_that_never_comes_is_asked_for_by_inspect_and_fails_noth
     assert stage.door.said == ["LOAD step37-1/1"], "it is asked for once"
 
 
-async def test_a_ring_whose_stage_says_nothing_names_it(tmp_path: Path) -> None:
+async def test_a_ring_whose_stage_opens_no_session_names_it_with_its_words(tmp_path: Path) -> None:
     stage = Followed(tmp_path, 0)
-    stage.door.silent = (2,)
+    stage.door.unready = {2: "stage step37-1/2 refused it: STALE: session load generation is stale"}
     await stage.follow(lambda: stage.of(Unfit))
     finding = stage.of(Unfit)[0].finding
     assert finding.id == "session.silent"
-    assert f"rank 2 on host-b at {ADDRESSES['host-b']}" in finding.found
+    assert f"rank 2 on host-b at {ADDRESSES['host-b']}: {stage.door.unready[2]}" in finding.found
     assert not any(said.startswith("PREFILL") for said in stage.door.said)
+    assert 0 < sum(said.startswith("SESSION") for said in stage.door.said) <= 3, (
+        "what is refused at once is not asked again at once: each attempt may cost a slot"
+    )
 
 
 async def test_a_canary_that_is_not_released_proves_nothing(tmp_path: Path) -> None:

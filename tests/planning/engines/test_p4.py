@@ -270,3 +270,10 @@ def test_a_smaller_store_takes_smaller_batches() -> None:
     small = Profile(ranks=4, n_batch=128, n_ubatch=32, sequences=8, options={"store": 192})
     model = a_model(architecture="step35", n_embd=4096)
     assert {pair.n_batch: pair.n_ubatch for pair in pairs_that_fit(small, model)}[128] == 47
+
+
+@pytest.mark.parametrize("path", ['/models/a"b.gguf', '/m.gguf" --stage-only "', "/m\nn.gguf"])
+def test_a_path_that_would_end_its_own_quotes_is_refused(path: str) -> None:
+    made = a_chain()
+    with pytest.raises(ValueError, match="Rename the file"):
+        stage_plan(made, made.shards[0], path)
