@@ -16,8 +16,8 @@ from backend.contract.words import HostId, LoadGeneration, Port, ReplicaId
 DAY_MS = 86_400_000
 HOST_MEMORY = "CPU"
 """The device whose memory is the host's own."""
-# States in which an engine has taken its memory, so that the free memory is without it.
-_ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+"""States in which an engine has taken its memory, so that the free memory is without it."""
 
 
 class FleetFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -139,7 +139,7 @@ def _untaken(report: HostReport, name: str) -> int:
     untaken = sum(reservation.memory.get(name, 0) for reservation in entities.reservations.values())
     for shard in entities.shards.values():
         state = shard_state(shard.state)
-        starting = state is None or (state.is_live and state not in _ALLOCATED)
+        starting = state is None or (state.is_live and state not in ALLOCATED)
         if shard.device == name and starting:
             untaken += shard.bound.memory
     return untaken

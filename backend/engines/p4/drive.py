@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -316,7 +317,7 @@ class P4:
 
 def _model_here(path: str, roots: Sequence[str]) -> str:
     """Where the model lies on this host; whether it may be read is checked elsewhere."""
-    return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)
+    return next((found for root in roots if os.path.exists(found := os.path.join(root, path))), path)
 
 
 def _lost_words(node: NodeSeen | None, *, was_there: bool) -> str:

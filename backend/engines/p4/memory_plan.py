@@ -23,7 +23,8 @@ SECONDS = 60.0
 """It reads the model's header and asks the device; nothing of the weights."""
 DOES_NOT_FIT = 7
 """The exit code of a plan that its device has no room for."""
-_LONGEST = 1 << 20
+_LONGEST, _CHUNK = 1 << 20, 1 << 16
+"""The last bytes of what it says are kept; the plan comes after the engine's own words on the model."""
 _MARK = "MEMORY_PLAN "
 _NUMBERS = ("max_physical_result_bytes", "physical_result_tensor_count", "physical_result_payload_bytes")
 
@@ -62,8 +63,8 @@ async def inspect_memory_plan(plan: Plan, shard: PlannedShard, binary: str, mode
                 process.stdin.write(len(text).to_bytes(4, "little") + text)
                 await process.stdin.drain()  # and it stays open: its end would end the stage
             said = b""
-            while len(said) < _LONGEST and (more := await process.stderr.read(_LONGEST - len(said))):
-                said += more
+            while more := await process.stderr.read(_CHUNK):  # to its end: a program whose pipe is full waits for ever
+                said = (said + more)[-_LONGEST:]
             await process.wait()
     except TimeoutError:
         return MemoryPlan(None, None, f"nothing within {SECONDS:g} s")

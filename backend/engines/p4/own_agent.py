@@ -17,6 +17,7 @@ from backend.engines.llamacpp.sockets import LISTEN, SocketDiag
 PROC = Path("/proc")
 JOURNAL_VARIABLE = "P4_EVENT_OUTBOUND_JOURNAL_DIR"
 _TABLES = ("tcp", "tcp6", "udp", "udp6", "unix")
+_LONGEST_LIFE = 40
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -88,6 +89,14 @@ def life_of(pid: int, proc: Path = PROC) -> str:
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else f"{pid}:{fields[19]}"
+
+
+def still_runs(life: str, proc: Path = PROC) -> bool:
+    """Whether this very run of a process goes on. Raises ValueError for a text that names no run."""
+    pid, _, ticks = life.partition(":")
+    if not (life.isascii() and pid.isdecimal() and ticks.isdecimal() and len(life) <= _LONGEST_LIFE):
+        raise ValueError(f"{life[:_LONGEST_LIFE]!r} names no run of a process, which is pid:start ticks")
+    return life_of(int(pid), proc) == life
 
 
 def gauge(pid: int, proc: Path = PROC) -> Gauge | None:

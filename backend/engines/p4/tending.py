@@ -21,7 +21,7 @@ from backend.contract.words import UnixMs
 from backend.engines.driver import EngineMissing, TendingFailed, TendingRefused
 from backend.engines.p4.journal import look_at_journal
 from backend.engines.p4.moving import count_folder, move_aside
-from backend.engines.p4.own_agent import command_of, journal_given, life_of, listening, unit_of
+from backend.engines.p4.own_agent import command_of, journal_given, life_of, listening, still_runs, unit_of
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.programs import run_program
 from backend.engines.p4.record import RecordUnreadable, read_record
@@ -82,7 +82,7 @@ class P4Tender:
             unique=gauge.unique if gauge else None,
             hidden=gauge.hidden if gauge else None,
             processes=_descendants(pid) if pid is not None and life else (),
-            alive=tuple(each for each in processes if life_of(int(each.partition(":")[0])) == each),
+            alive=tuple(each for each in processes if still_runs(each)),
             journal=count_folder(folder),
             aside=count_folder(aside) if folder and aside.startswith(f"{folder}{MARK}") else None,
             restart=look_at_journal(folder, None).restart,
@@ -116,7 +116,7 @@ class P4Tender:
     async def end(self, life: str) -> str:
         """End this life of it, never by KILL."""
         around = await self._lookout.seen(now=True)
-        if life_of(int(life.partition(":")[0])) != life:
+        if not still_runs(life):
             return f"{life} was gone already"
         if around.life and around.life != life:
             raise TendingRefused(

@@ -67,6 +67,11 @@ async def test_a_missing_folder_is_named_with_its_remedy(tmp_path: Path) -> None
         await LlamaCpp(tmp_path / "nowhere").facts()
 
 
+async def test_a_folder_that_cannot_be_looked_at_is_named_with_its_remedy() -> None:
+    with pytest.raises(EngineMissing, match=r"cannot be looked at: File name too long\. .* correct engines\.llamacpp"):
+        await LlamaCpp(Path("/") / ("x" * 300)).facts()
+
+
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     program(tmp_path, "llama-server", "exit 0")
     with pytest.raises(EngineMissing, match="ggml-rpc-server is missing"):
