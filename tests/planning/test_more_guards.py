@@ -421,3 +421,9 @@ def test_what_one_agent_of_a_machine_has_promised_is_not_free_for_another() -> N
     assert machine_memory(a_fleet(here, there), here) == 17 * GIB
     elsewhere = a_host("host-b", entities=promised)
     assert machine_memory(a_fleet(here, elsewhere), here) == 20 * GIB
+
+
+def test_no_smaller_micro_batch_is_offered_where_the_demand_of_the_profile_is_what_does_not_fit() -> None:
+    made = a_plan(pair(devices={"CPU": (8 * GIB, 0)}), profile={"n_ubatch": 2048, "memory": 20 * GIB})
+    assert "memory.short" in ids(made)
+    assert "ubatch.memory" not in ids(made), "with any micro-batch as much memory is demanded"

@@ -17,8 +17,6 @@ from backend.engines.p4.dialling import DialPace
 from backend.engines.p4.outcomes import NotSent
 from backend.engines.p4.slots import Mode, SlotCount, SlotsSpent, SlotsUnreadable
 
-_LONGEST_WAIT = 86_400.0
-
 
 class Lane:
     """Control, inspection or submission at one p4 agent. ``modes`` are tried in order: the second only when the p4

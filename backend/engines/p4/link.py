@@ -161,13 +161,15 @@ class P4Link:
 
     async def _lifecycle(self, request: NodeLoad | NodeUnload, seconds: float, correlation: str) -> Answer:
         client = await self._dialled()
+        # Refused before anything started, by its broker or as unreadable: then nothing of a LOAD is there, and what an
+        # UNLOAD should have ended goes on as it was.
+        untouched = "absent" if isinstance(request, NodeLoad) else "unknown"
         try:
             answer = await client.lifecycle(request, seconds=seconds, correlation_id=correlation)
         except P4CodecError as error:
-            return Answer("rejected", "absent", f"it could not be written down for p4: {error.reason}")
+            return Answer("rejected", untouched, f"it could not be written down for p4: {error.reason}")
         if isinstance(answer, Refused):
-            # Refused before anything started: by its broker, or as unreadable. Nothing of it is there.
-            return Answer("rejected", "absent", answer.words)
+            return Answer("rejected", untouched, answer.words)
         result: NodeResult = _heard(answer)
         said = _body(result)
         errors = "; cleaning up: ".join(filter(None, (result.first_error, result.cleanup_error)))

@@ -489,3 +489,20 @@ async def test_whoever_waits_for_a_look_hears_of_a_fault_and_silence_ends_no_wai
     outlook = Outlook(ask, lambda: 0.0, 0.0)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         await asyncio.wait_for(outlook.next(), SECONDS)
+
+
+async def test_a_refused_unload_does_not_say_that_nothing_is_there(tmp_path: Path) -> None:
+    async def refuse(caller: Caller) -> None:
+        await caller.greet()
+        data, _ = await caller.data()
+        caller.say(Receipt(data.attempt, data.digest, ReceiptStatus.REJECTED, "hop receipt store full"))
+        await caller.until_finish()
+
+    agent = ScriptedAgent(refuse)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    link = a_link(server.sockets[0].getsockname()[1], tmp_path)
+    answer = await link.unload("s0", 7, SECONDS)
+    assert not answer.is_absent
+    assert answer.words == "rejected, resource unknown: the p4 agent's broker refused it: hop receipt store full"
+    await link.leave()
+    server.close()
