@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import time
 from collections.abc import Callable
@@ -150,14 +151,21 @@ class LlamaCpp:
         raise ValueError(f"{shard.node_id} has the role {shard.role!r}; llama.cpp has {LEADER} and {WORKER}")
 
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
-        """Follow one process until cancelled; after a refusal nothing more is said."""
-        kind = WorkerDrive if run.shard.role == WORKER else LeaderDrive
-        try:
-            await kind(run, see, self._pace, self._wall_ms).follow()
-        except StartRefused as refused:
-            see(Unfit(refused.finding))
-        except OSError as error:
-            see(_unfollowed(run, error, self._wall_ms()))
+        """Follow one process until cancelled; after a refusal nothing more is said.
+
+        One that ran before this agent is followed as soon as the kernel lets it be looked at.
+        """
+        kind, is_over = WorkerDrive if run.shard.role == WORKER else LeaderDrive, False
+        while not is_over:
+            is_over = True
+            try:
+                await kind(run, see, self._pace, self._wall_ms).follow()
+            except StartRefused as refused:
+                see(Unfit(refused.finding))
+            except OSError as error:
+                see(_unfollowed(run, error, self._wall_ms()))
+                is_over = not run.adopted
+                await asyncio.sleep(self._pace.follow_again)
         await asyncio.get_running_loop().create_future()
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
@@ -184,7 +192,9 @@ def _unfollowed(run: Run, error: OSError, unix_ms: int) -> Unfit | Measurement:
             f"rank {run.shard.rank} on {run.shard.host}",
             expected="an agent that may look at its own processes and sockets (sock_diag, /proc)",
             found=str(error),
-            remedy="Allow AF_NETLINK and /proc in the unit of the agent (RestrictAddressFamilies=, ProtectProc=).",
+            remedy="Raise LimitNOFILE in the unit of the agent."
+            if error.errno in (errno.EMFILE, errno.ENFILE)
+            else "Allow AF_NETLINK and /proc in the unit of the agent (RestrictAddressFamilies=, ProtectProc=).",
         )
     )
 

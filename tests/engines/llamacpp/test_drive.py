@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import struct
@@ -442,9 +443,7 @@ async def test_a_worker_whose_port_is_taken_exits_and_the_taker_is_never_believe
 
 
 @engine
-async def test_a_killed_worker_is_told_by_name_before_a_canary_fails(
-    tiny: Path, make_ring: MakeRing
-) -> None:
+async def test_a_killed_worker_is_told_by_name_before_a_canary_fails(tiny: Path, make_ring: MakeRing) -> None:
     ring = await ready_ring(make_ring(ring_plan(tiny)))
     leader = ring.ranks[0]
     await until(lambda: last(leader).in_flight == 0, "a watched leader")
@@ -537,6 +536,26 @@ async def test_counters_that_do_not_answer_are_unknown_and_never_zero(tiny: Path
 
 
 @engine
+async def test_a_ring_that_serves_is_left_alone_while_its_agent_has_no_descriptor_left(
+    tiny: Path, make_ring: MakeRing
+) -> None:
+    """That nothing can be looked at is unknown: no end of anything, and no end of the watch either."""
+    pace = Pace(poll=0.05, poll_busy=0.05, worker_look=0.05, ready_look=0.05)
+    ring = await ready_ring(make_ring(ring_plan(tiny), pace))
+    leader, worker = ring.ranks[0], ring.ranks[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        await until(lambda: "Too many open files" in last(leader).words, "a leader whose counters cannot be asked for")
+        await until(lambda: last(worker).memory is None, "a worker whose memory is unknown")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: last(leader).in_flight == 0 and not last(leader).words, "counters again")
+    await until(lambda: (last(worker).memory or 0) > 0, "memory again")
+    assert not [seen for rank in ring.ranks.values() for seen in rank.all(Unfit)]
+
+
+@engine
 async def test_a_worker_without_its_leader_says_so_after_its_grace(tiny: Path, make_ring: MakeRing) -> None:
     ring = await ready_ring(make_ring(ring_plan(tiny), Pace(leader_grace=1.0)))
     await until(lambda: ShardState.READY in states(ring, 1), "a ready worker")
@@ -610,3 +629,19 @@ async def test_a_kernel_that_shows_no_sockets_ends_a_start_in_words_injected(
     assert finding.id == "host.unreadable"
     assert "Address family not supported" in finding.found
     assert "RestrictAddressFamilies=" in finding.remedy
+
+
+@engine
+async def test_what_ran_before_is_followed_as_soon_as_it_can_be_looked_at(tiny: Path, make_ring: MakeRing) -> None:
+    ring = await ready_ring(make_ring(ring_plan(tiny), Pace(follow_again=0.05, worker_look=0.05)))
+    worker = ring.ranks[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        shard = shard_of(ring.plan.shards[1], ring.plan, "ready")
+        again = ring.follow(1, None, worker.pid, worker.log, shard=shard, adopted=True)
+        await until(lambda: "not followed" in last(again).words if again.all(Measurement) else False, "words on it")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: (last(again).memory or 0) > 0, "memory that is measured")
+    assert not again.all(Unfit)
