@@ -98,8 +98,8 @@ class Stage:
         assert run.shard.resident is not None
         self._enter(ShardState.CONNECTING, f"asks {run.shard.resident.address} for it, stage at {body['endpoint']}")
         limit = run.plan.phase_seconds("connecting") + run.plan.phase_seconds("loading")
-        self._places.asked.add(self.key)
         self._begun = begun(await self._site.stderr())
+        self._places.asked.add(self.key)
         try:
             answer = await self._heard(
                 asyncio.ensure_future(self._door.load(planned, run.plan, body, limit + self._pace.slack))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.p4.journal import look_at_journal
+from backend.contract.p4.addresses import P4Address
+from backend.engines.p4 import surroundings
+from backend.engines.p4.journal import JournalSeen, look_at_journal
 from backend.engines.p4.own_agent import JOURNAL_VARIABLE, find_listener, gauge, journal_given, life_of
+from backend.engines.p4.place import P4Place
 from backend.engines.p4.seen import devices_of, node_words
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from backend.engines.p4.stage_processes import look_at_stages
+from backend.engines.p4.surroundings import Lookout
 
 LISTENER = """
 import socket, sys
@@ -134,3 +139,19 @@ def test_devices_have_ggmls_names_and_a_nodes_text_is_quoted() -> None:
         tree={},
     )
     assert node_words(node) == "loaded, its text is 'failed:stale', its task is dead"
+
+
+async def test_without_a_descriptor_to_look_with_everything_around_is_unknown_injected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starve(folder: str, given: str | None) -> JournalSeen:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = P4Address("tcp://127.0.0.1:1")
+    lookout = Lookout(P4Place(agent=address, advertise=address, binary="/stage", journal=str(tmp_path)))
+    with monkeypatch.context() as starved:
+        starved.setattr(surroundings, "look_at_journal", starve)
+        seen = await lookout.seen(now=True)
+    assert (seen.life, seen.pid, seen.gauge, seen.journal.files) == ("", None, None, None)
+    assert seen.journal.state == "cannot be looked at: Too many open files"
+    assert (await lookout.seen(now=True)).journal.state == "ok"
