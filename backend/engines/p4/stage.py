@@ -13,7 +13,18 @@ from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import CanarySeen, Confirmed, LeaderGone, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.driver import (
+    CanarySeen,
+    Confirmed,
+    LeaderGone,
+    PhaseSeen,
+    Proven,
+    Published,
+    Run,
+    Seen,
+    Unfit,
+    Unloaded,
+)
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Word
 from backend.engines.p4.door import Answer, NothingSent
@@ -50,6 +61,8 @@ class Stage:
         self._run = run
         self._see = see
         self._is_closed = False
+        self._gate_due, self._gate_pause = 0.0, site.pace.unload_again
+        self._gate_told: Published | None = None
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._is_dead = False
         self._begun = 0
@@ -267,13 +280,23 @@ class Stage:
         return node if node is not None and node.generation == self.key[1] else None
 
     async def _gate(self) -> None:
-        """Admission follows the drain: closed while it runs, open again when it was given up."""
+        """Admission follows the drain: closed while it runs, open again when it was given up.
+
+        What the bridge did not do is said again, more and more seldom; each new answer is told once.
+        """
         draining = self._run.is_draining()
-        if draining == self._is_closed:
+        if draining == self._is_closed or time.monotonic() < self._gate_due:
             return
-        self._is_closed = draining
         word: Word = "close" if draining else "open"
-        self._see(await self._bridge.say(word, record_of(self._run.plan, self._wall_ms())))
+        told = await self._bridge.say(word, record_of(self._run.plan, self._wall_ms()))
+        if told.ok:
+            self._is_closed, self._gate_pause = draining, self._pace.unload_again
+        else:
+            self._gate_due = time.monotonic() + self._gate_pause
+            self._gate_pause = min(2 * self._gate_pause, self._pace.unload_slowest)
+        if told != self._gate_told:
+            self._gate_told = told
+            self._see(told)
 
     async def _try_unload(self) -> bool:
         """Ask once. p4 unloads what is not busy, and says what is open of what is: there is no other count of it."""

@@ -24,6 +24,7 @@ from backend.engines.driver import (
     LeaderGone,
     PhaseSeen,
     Proven,
+    Published,
     Run,
     Seen,
     Unfit,
@@ -32,7 +33,7 @@ from backend.engines.driver import (
 from backend.engines.p4.adoption import adoptable, adopted
 from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
-from backend.engines.p4.place import P4Place
+from backend.engines.p4.place import BridgePlace, P4Place
 from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.site import P4Pace
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
@@ -153,12 +154,15 @@ class StandInPeer:
 class Followed:
     """One stage of a plan, followed by the real driver behind such a door."""
 
+    bridge = BridgePlace()
+
     def __init__(self, tmp_path: Path, rank: int, **shard: Any) -> None:
         plan = a_p4_plan()
         phases = tuple(PhaseBound(phase.phase, 0.2, "0.2 s") for phase in plan.phases)
         self.plan = sealed(msgspec.structs.replace(plan, phases=phases))
         self.door = StandInDoor(self.plan)
-        place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=P4Address(ADDRESSES["host-a"]), binary="/stage")
+        here = P4Address(ADDRESSES["host-a"])
+        place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=here, binary="/stage", bridge=self.bridge)
         self.driver = P4(place, tmp_path, door=self.door, pace=PACE)
         self.planned = self.plan.shards[rank]
         self.is_draining = False
@@ -515,3 +519,31 @@ async def test_a_load_that_never_left_needs_no_proof_of_a_silent_agent(tmp_path:
         assert "was never asked for it" in await gone
         await stage.driver.unload(stage.run(adopted=True), stage.door.said.append)
     assert stage.door.said == ["LOAD step37-1/1"], "and nothing is unloaded"
+
+
+async def test_a_gate_that_did_not_close_or_open_is_told_again_until_it_did(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(
+        "#!/bin/sh\n"
+        f"echo $1 >> {tmp_path}/words\n"
+        f"[ $(grep -c $1 {tmp_path}/words) -gt 2 ] || {{ echo not yet >&2; exit 3; }}\n"
+    )
+    hook.chmod(0o755)
+
+    class Gated(Followed):
+        bridge = BridgePlace(hook=(str(hook),))
+
+    stage = Gated(tmp_path, 0, state="ready")
+    stage.shard = msgspec.structs.replace(stage.shard, canary=Canary(True, 0.1, UnixMs(1), "at its load"))
+    stage.door.put("step37-1/0")
+    stage.door.unloading = [Answer("rejected", "present", "unload is busy;work={requests: 1}")] * 100_000
+    stage.is_draining = True
+
+    def opened_again() -> bool:
+        told = [seen.words for seen in stage.of(Published) if seen.ok]
+        stage.is_draining = told == []
+        return told == ["the bridge was told 'close'", "the bridge was told 'open'"]
+
+    await stage.follow(opened_again, adopted=True)
+    assert (tmp_path / "words").read_text().split() == ["close"] * 3 + ["open"] * 3
+    assert [seen.ok for seen in stage.of(Published)] == [False, True] * 2, "the same answer is told once"
