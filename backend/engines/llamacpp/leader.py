@@ -54,7 +54,7 @@ class LeaderDrive:
         self._picture = LoadPicture()
         self._measured = 0.0
         # Looked at before the engine takes any; of an adopted one nobody knows what was free then.
-        self._free_before = None if run.adopted else run.free_memory()
+        self._free_before = None if run.adopted else run.free_now()
 
     async def follow(self) -> None:
         """Runs until cancelled. Raises StartRefused when the start must end."""

@@ -238,10 +238,14 @@ class WorkerDrive:
         return 0 if self._on_cpu else None
 
     def _memory(self) -> int | None:
-        """Resident bytes on the CPU; on another device the bytes that are not free there, whoever has them."""
+        """Resident bytes on the CPU; on another device the bytes that are not free there, whoever has them.
+
+        None while that is not known.
+        """
         if self._on_cpu:
             return resident_bytes(self._run.pid)
-        return -self._run.free_memory()
+        free = self._run.free_now()
+        return None if free is None else -free
 
     def _unseen(self, memory: int | None, error: OSError) -> Measurement:
         return Measurement(
@@ -252,6 +256,8 @@ class WorkerDrive:
         )
 
     def _measurement(self, memory: int | None, loaded: int | None, planned: int) -> Measurement:
+        if memory is None:
+            loaded = None  # what it was at the last look is no measurement of now
         return Measurement(
             node_id=self._run.shard.node_id,
             observed_unix_ms=UnixMs(self._wall_ms()),

@@ -645,3 +645,28 @@ async def test_what_ran_before_is_followed_as_soon_as_it_can_be_looked_at(tiny: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     await until(lambda: (last(again).memory or 0) > 0, "memory that is measured")
     assert not again.all(Unfit)
+
+
+@engine
+async def test_a_device_whose_driver_hangs_is_unknown_and_ends_neither_a_start_nor_a_watch(
+    tiny: Path, make_ring: MakeRing
+) -> None:
+    """Its memory cannot be measured then; that the ring works is proven by its placement and the canary."""
+    is_hung = True
+
+    def free() -> int:
+        if is_hung:
+            raise LookupError("this host has no device CUDA0; it has CPU (the GPU driver did not answer)")
+        return 1 << 30
+
+    ring = make_ring(ring_plan(tiny), Pace(worker_look=0.05))
+    ring.free_memory = free
+    await ready_ring(ring)
+    worker = ring.ranks[1]
+    shard = msgspec.structs.replace(shard_of(ring.plan.shards[1], ring.plan, "ready"), device="CUDA0")
+    again = ring.follow(1, None, worker.pid, worker.log, shard=shard, adopted=True)
+    await until(lambda: again.all(Measurement) and states(ring, 1)[-1:] == [ShardState.READY], "an adopted worker")
+    assert (last(again).memory, last(again).loaded) == (None, None)
+    count, is_hung = len(again.all(Measurement)), False
+    await until(lambda: len(again.all(Measurement)) > count + 1, "a watch that goes on")
+    assert not again.all(Unfit)
