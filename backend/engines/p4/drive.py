@@ -206,7 +206,10 @@ class P4:
         if found:
             return found
         model = _model_here(plan.model_path, facts.model_roots)
-        planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        try:
+            planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        except ValueError:
+            return ()  # a stage that cannot be asked for; ``residence`` says why
         return tuple(judge_memory_plan(plan, shard, planned))
 
     async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:

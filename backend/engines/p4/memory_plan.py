@@ -38,7 +38,10 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
 
 async def inspect_memory_plan(plan: Plan, shard: PlannedShard, binary: str, model: str) -> MemoryPlan:
-    """Run the binary as its p4 agent would, with the one option more. What it starts is ended here in any case."""
+    """Run the binary as its p4 agent would, with the one option more. What it starts is ended here in any case.
+
+    Raises ValueError for a stage that cannot be asked for.
+    """
     body = load_body(plan, shard, binary=binary, model=model)
     host, _, port = str(body["endpoint"]).rpartition(":")
     text = f"{body['plan']} --inspect-memory-plan".encode()

@@ -38,6 +38,7 @@ from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.site import P4Pace
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
+from tests.planning.worlds import a_host
 
 SECONDS = 20.0
 PACE = P4Pace(
@@ -547,3 +548,24 @@ async def test_a_gate_that_did_not_close_or_open_is_told_again_until_it_did(tmp_
     await stage.follow(opened_again, adopted=True)
     assert (tmp_path / "words").read_text().split() == ["close"] * 3 + ["open"] * 3
     assert [seen.ok for seen in stage.of(Published)] == [False, True] * 2, "the same answer is told once"
+
+
+async def test_a_stage_that_cannot_be_asked_for_is_no_fault_of_its_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent says why when it builds the request; looking at its memory plan must not hide that."""
+    binary = tmp_path / "stage"
+    binary.write_text("#!/bin/sh\nexit 2\n")
+    binary.chmod(0o755)
+    stage = Followed(tmp_path, 1)
+    here = P4Address(ADDRESSES["host-a"])
+    place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=here, binary=str(binary))
+    driver = P4(place, tmp_path, door=stage.door, pace=PACE)
+    monkeypatch.setattr("backend.engines.p4.drive.check_stage", lambda *_: ())
+    facts = a_host("host-a").facts
+    portless = msgspec.structs.replace(stage.planned, ports=())
+    plan = msgspec.structs.replace(stage.plan, shards=(portless,))
+    with pytest.raises(ValueError, match="has no port for its stage"):
+        driver.residence(portless, plan)
+    assert await driver.check(portless, plan, facts) == ()
+    assert await driver.check(stage.planned, stage.plan, facts) == ()

@@ -277,3 +277,9 @@ def test_a_path_that_would_end_its_own_quotes_is_refused(path: str) -> None:
     made = a_chain()
     with pytest.raises(ValueError, match="Rename the file"):
         stage_plan(made, made.shards[0], path)
+
+
+def test_a_plan_without_bounds_of_its_phases_is_no_load() -> None:
+    made = msgspec.structs.replace(a_chain(), phases=())
+    with pytest.raises(ValueError, match="no bound for the phase 'connecting'"):
+        load_body(made, made.shards[0], binary="/stage", model="/m")
