@@ -150,14 +150,14 @@ class P4Link:
         raise TimeoutError(f"{heard} and no release within {seconds:g} s")
 
     async def leave(self) -> None:
-        """Leave the p4 agent with FINISH, so that no slot of it is lost."""
-        await asyncio.gather(*(self._stop_submitting(session) for session in list(self._submitters)))
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-        if self._slots is not None:
-            self._slots.close()
-            self._slots = None
+        """Leave the p4 agent with FINISH, so that no slot of it is lost; who asks meanwhile waits and dials anew."""
+        async with self._counting:
+            clients = [*self._submitters.values(), *filter(None, (self._client,))]
+            self._submitters, self._client = {}, None
+            await asyncio.gather(*(client.close() for client in clients))
+            if self._slots is not None:
+                self._slots.close()
+                self._slots = None
 
     async def _lifecycle(self, request: NodeLoad | NodeUnload, seconds: float, correlation: str) -> Answer:
         client = await self._dialled()

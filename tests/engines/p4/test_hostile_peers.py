@@ -506,3 +506,42 @@ async def test_a_refused_unload_does_not_say_that_nothing_is_there(tmp_path: Pat
     assert answer.words == "rejected, resource unknown: the p4 agent's broker refused it: hop receipt store full"
     await link.leave()
     server.close()
+
+
+async def test_who_asks_while_it_is_being_left_is_answered_on_a_connection_of_its_own(tmp_path: Path) -> None:
+    """As the host's facts do in a recovery, whose steps leave the p4 agent and dial it anew."""
+    leaving, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer_one(caller: Caller) -> None:
+        await caller.greet()
+        data, event = await caller.data()
+        caller.say(Receipt(data.attempt, data.digest, ReceiptStatus.ACCEPTED_EXACT))
+        caller.say(Data(1, encode_event(answer_to(event))))
+
+    async def finish_late(caller: Caller) -> None:
+        await answer_one(caller)
+        while await caller.body():
+            pass
+        leaving.set()
+        await go_on.wait()
+        caller.write(FINISH)
+
+    agent = ScriptedAgent(finish_late, answer_one)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    link = a_link(server.sockets[0].getsockname()[1], tmp_path)
+    await link.inspect()
+    left = asyncio.create_task(link.leave())
+    await leaving.wait()
+    asked = asyncio.create_task(link.inspect())
+    await asyncio.sleep(0)
+    go_on.set()
+    await left
+    assert isinstance(await asked, Snapshot)
+    words = ""
+    while "not dialled for another" not in words:  # that connection ended as well
+        with pytest.raises(OSError) as told:  # noqa: PT011  what it says first is not asked here
+            await link.inspect()
+        words = str(told.value)
+    assert "is kept by this process no more" not in words, "its slots are counted on"
+    await link.leave()
+    server.close()
