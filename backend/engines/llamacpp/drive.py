@@ -13,8 +13,9 @@ from backend.contract.findings import Finding, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, Measurement
+from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import Completion, Launch, Run, Seen, StopStep, Unfit
+from backend.engines.driver import Completion, Launch, PhaseSeen, Run, Seen, StopStep, Unfit
 from backend.engines.llamacpp import installation
 from backend.engines.llamacpp.client import EngineClient
 from backend.engines.llamacpp.leader import LeaderDrive
@@ -153,16 +154,25 @@ class LlamaCpp:
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
         """Follow one process until cancelled; after a refusal nothing more is said.
 
-        One that ran before this agent is followed as soon as the kernel lets it be looked at.
+        One that ran before this agent is followed as soon as the kernel lets it be looked at. Raises OSError when one
+        that became ready can be looked at no more: no start ends of that.
         """
-        kind, is_over = WorkerDrive if run.shard.role == WORKER else LeaderDrive, False
+        kind, is_over, is_ready = WorkerDrive if run.shard.role == WORKER else LeaderDrive, False, False
+
+        def notice(seen: Seen) -> None:
+            nonlocal is_ready
+            is_ready |= isinstance(seen, PhaseSeen) and seen.state is ShardState.READY
+            see(seen)
+
         while not is_over:
             is_over = True
             try:
-                await kind(run, see, self._pace, self._wall_ms).follow()
+                await kind(run, notice, self._pace, self._wall_ms).follow()
             except StartRefused as refused:
                 see(Unfit(refused.finding))
             except OSError as error:
+                if is_ready and not run.adopted:
+                    raise
                 see(_unfollowed(run, error, self._wall_ms()))
                 is_over = not run.adopted
                 await asyncio.sleep(self._pace.follow_again)

@@ -36,6 +36,7 @@ from backend.engines.p4.seen import node_words
 from backend.engines.p4.site import Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen
 from backend.engines.p4.stage_words import begun, said_since
+from backend.engines.together import together
 from backend.planning.engines.p4 import HEAD
 from backend.planning.engines.p4_commands import load_body
 
@@ -97,9 +98,7 @@ class Stage:
         if head is None:
             await self._watch()
             return
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._watch())
-            both.create_task(self._watch_head(head))
+        await together(self._watch(), self._watch_head(head))
 
     # The load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -10,7 +11,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,12 +21,24 @@ from backend.contract.plans import Fact
 from backend.contract.reports import ClientSeen, EngineFacts, HostFacts, Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, NodeId, Port, UnixMs
-from backend.engines.driver import CanarySeen, EngineMissing, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+from backend.engines.driver import (
+    CanarySeen,
+    EngineMissing,
+    LeaderGone,
+    PeerLost,
+    PhaseSeen,
+    Proven,
+    Run,
+    Seen,
+    Unfit,
+)
+from backend.engines.llamacpp import drive as drive_module
 from backend.engines.llamacpp import worker as worker_module
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.llamacpp.pace import Pace
 from backend.engines.llamacpp.sockets import resident_bytes
 from backend.engines.registry import driver_for
+from backend.engines.together import together
 from tests.engines.llamacpp.conftest import MakeRing
 from tests.engines.llamacpp.ring import RELEASE, Rank, Ring, ring_plan, shard_of, until, with_bound
 
@@ -670,3 +683,43 @@ async def test_a_device_whose_driver_hangs_is_unknown_and_ends_neither_a_start_n
     count, is_hung = len(again.all(Measurement)), False
     await until(lambda: len(again.all(Measurement)) > count + 1, "a watch that goes on")
     assert not again.all(Unfit)
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["starts", "serves"])
+async def test_what_cannot_be_looked_at_any_more_ends_a_start_and_nothing_that_serves_injected(
+    tiny: Path, make_ring: MakeRing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    class Blinded:
+        def __init__(self, run: Run, see: Callable[[Seen], None], *_: object) -> None:
+            self.see = see
+
+        async def follow(self) -> None:
+            if serves:
+                self.see(PhaseSeen(ShardState.READY, "served so far"))
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(drive_module, "WorkerDrive", Blinded)
+    rank = make_ring(ring_plan(tiny)).follow(1, None, os.getpid(), tmp_path / "none.log")
+    if serves:
+        with pytest.raises(OSError, match="No buffer space"):
+            await rank.first(Unfit)
+        assert not rank.all(Unfit)
+    else:
+        assert (await rank.first(Unfit)).finding.id == "host.unreadable"
+
+
+async def test_of_watches_that_belong_together_the_one_that_failed_is_told() -> None:
+    ended = asyncio.Event()
+
+    async def watch() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise RuntimeError("what failed")
+
+    with pytest.raises(RuntimeError, match="what failed"):
+        await together(watch(), fail())
+    assert ended.is_set()
