@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from backend.contract.naming import few_of
 from backend.contract.plans import Bound, Candidate, PlannedShard, Profile
 from backend.contract.words import Bytes, HostId, LoadGeneration, NodeGeneration, Port, ReplicaId, UnixMs, node_id
 from backend.planning.engines.rules import Seat
@@ -275,28 +276,24 @@ def _fits(
 
 def _named_candidates(fleet: FleetFacts, named: Sequence[HostId]) -> tuple[Candidate, ...]:
     found = [Candidate(host, True, f"named, number {index + 1} of {len(named)}") for index, host in enumerate(named)]
-    others = [host for host in fleet.hosts if host not in named]
-    return (*found, *(Candidate(host, False, f"not named; named: {_listed(named)}") for host in others))
+    words, known = f"not named; named: {few_of(named, _NAMED_AT_MOST)}", set(named)
+    return (*found, *(Candidate(host, False, words) for host in fleet.hosts if host not in known))
 
 
 def _free_candidates(
     fleet: FleetFacts, profile: Profile, offers: Sequence[Offer], chosen: Sequence[HostId]
 ) -> tuple[Candidate, ...]:
     by_host = {offer.host: offer for offer in offers}
-    taken = set(chosen)
+    taken, first = set(chosen), few_of(chosen, _NAMED_AT_MOST)
     found = [Candidate(host, True, f"{_gib(by_host[host].room)} free on {profile.device}") for host in chosen]
     for host in (host for host in fleet.hosts if host not in taken):
         offer = by_host.get(host)
         if offer is None:
             reason = f"unreachable: {fleet.silence(host) or 'no report'}"
         elif not (reason := offer.unable):
-            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {_listed(chosen)} come first"
+            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {first} come first"
         found.append(Candidate(host, False, reason))
     return tuple(found)
-
-
-def _listed(hosts: Sequence[HostId]) -> str:
-    return ", ".join(hosts) if len(hosts) <= _NAMED_AT_MOST else f"{len(hosts)} others"
 
 
 def _gib(size: int) -> str:
