@@ -43,6 +43,8 @@ MAX_SIZE: Final = 1 << 62
 _MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32
 _TEXT, _LIST = 8, 9
+_LENGTH = struct.Struct("<Q")
+_BLOCK_BYTES = 1 << 20
 # Value types by their number in the format: struct code of each scalar.
 _SCALARS: dict[int, str] = {
     0: "B",
@@ -185,6 +187,26 @@ class _Reader:
         self.file.seek(count, os.SEEK_CUR)
         self.at += count
 
+    def skip_texts(self, count: int, key: str) -> None:
+        """Pass over so many texts by their lengths, block by block: a vocabulary has hundreds of thousands."""
+        block, begin, end, at = b"", 0, 0, self.at
+        for index in range(count):
+            if at + 8 > end:
+                self.at = at
+                self.need(8, f"the length of {key}[{index}]")
+                self.file.seek(at)
+                block, begin = self.file.read(_BLOCK_BYTES), at
+                end = at + len(block)
+                if at + 8 > end:
+                    raise self.refuse(f"{key}[{index}] is not there any more: the file shrank while it was read")
+            length = _LENGTH.unpack_from(block, at - begin)[0]
+            at += 8 + length
+            if at > self.size:
+                self.at = at - length
+                self.need(length, f"{key}[{index}]")
+        self.at = at
+        self.file.seek(at)
+
     def scalar(self, code: str, what: str) -> int:
         return int(struct.unpack("<" + code, self.take(struct.calcsize("<" + code), what))[0])
 
@@ -261,8 +283,7 @@ class _Reader:
         length = self.count(f"the length of {key!r}", MAX_ITEMS)
         if kind == _TEXT:
             self.need(8 * length, f"the list {key!r}")
-            for index in range(length):
-                self.skip(self.count(f"the length of {key}[{index}]", self.size), f"{key}[{index}]")
+            self.skip_texts(length, key)
             return length, None
         code = _SCALARS.get(kind)
         if code is None:

@@ -194,6 +194,11 @@ def test_a_header_with_changed_bytes_is_read_or_refused_and_nothing_else(tiny: P
         (a_file([entry("k", 9, struct.pack("<IQ", 8, 1_000_000))]), "needs 8000000 bytes"),
         (a_file([entry("k", 9, struct.pack("<IQ", 4, 1_000_000))]), "needs 4000000 bytes"),
         (a_file([entry("k", 9, struct.pack("<IQ", 9, 1))]), "elements of 'k' have type 9"),
+        (a_file([entry("k", 9, struct.pack("<IQ", 8, 3) + text("a") + struct.pack("<Q", 2**62))]), "k[1] needs"),
+        (
+            a_file([entry("k", 9, struct.pack("<IQ", 8, 2) + text("a" * 16))], []).rstrip(b"\0"),
+            "the length of k[1] needs",
+        ),
         (a_file([u32("k", 1), u32("k", 2)]), "'k' is there twice"),
         (a_file([entry("\xff", 4, b"").replace("\xff".encode(), b"\xff\xff")]), "not UTF-8"),
         (a_file([u32("general.alignment", 24)]), "general.alignment is 24"),
