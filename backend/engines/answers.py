@@ -47,7 +47,7 @@ async def ask_engine(engine: str, role: str, address: str, port: int, seconds: f
 def judge(engine: str, heard: Mapping[str, Answer]) -> Told:
     """What these answers, by path, say of an engine that should be this one."""
     read = {"llamacpp": _llamacpp, "vllm": _vllm, "sglang": _sglang}[engine]
-    told = read({path: (answer.status, _json(answer)) for path, answer in heard.items()})
+    told = read({path: (answer.status, answer.tree) for path, answer in heard.items()})
     if told is not None:
         return told
     if any(answer.status in _WANTS_KEY for answer in heard.values()):
@@ -113,11 +113,3 @@ def _dict(value: object) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _json(answer: Answer) -> Any:
-    """The JSON of an answer, None when it is none."""
-    try:
-        return msgspec.json.decode(answer.body)
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -106,7 +106,8 @@ def _never() -> bool:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard that runs, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device.
+    """One shard that runs, as a driver needs it. ``free_memory`` gives the bytes free on the shard's device, and raises
+    LookupError while nobody knows: a GPU's driver that hangs takes its devices out of sight.
 
     ``pid`` is 0 for a resident, which has no process of this agent; ``model`` is the file that it is to read, where
     this agent does not pass it on a command line. ``adopted`` says that it ran, or was asked for, before this agent
@@ -125,6 +126,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: Callable[[], bool] = _never
     model: Path = Path()
     is_watched: Callable[[], bool] = _always
+
+    def free_now(self) -> int | None:
+        """Bytes free on the shard's device; None while nobody knows."""
+        try:
+            return self.free_memory()
+        except LookupError:
+            return None
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ _VLLM_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.mai
 _SGLANG_MODULE = "sglang.launch_server"
 _WITH_VALUE = ("-X", "-W")
 """Options of Python itself whose value follows them."""
+_MOST_DIGITS = 9
 
 
 class Recognised(msgspec.Struct, frozen=True):
@@ -124,11 +125,17 @@ def _sglang(rest: list[str]) -> Recognised:
 
 
 def _as_ports(text: str) -> tuple[Port, ...]:
-    return (Port(int(text)),) if text.isdecimal() and 0 < int(text) < 65_536 else ()
+    number = _number(text)
+    return (Port(number),) if number is not None and 0 < number < 65_536 else ()
 
 
 def _count(text: str) -> int | None:
     """A world size; an engine that was told none is alone, and one that was told nonsense is unknown."""
     if not text:
         return 1
-    return int(text) if text.isdecimal() and int(text) else None
+    return _number(text) or None
+
+
+def _number(text: str) -> int | None:
+    """A number as an engine takes one; anybody may start a program with thousands of digits on its command line."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None

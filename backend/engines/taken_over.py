@@ -116,12 +116,11 @@ def read_slots(answer: Answer) -> Work:
 
     It tells of no queue. But a request waits only while every slot is busy, so with one idle nothing does.
     """
-    try:
-        slots = msgspec.json.decode(answer.body, type=list[dict[str, object]]) if answer.status == 200 else []
-    except msgspec.DecodeError:
-        slots = []
+    slots = answer.tree if answer.status == 200 else None
+    if not isinstance(slots, list) or not slots or not all(isinstance(slot, dict) for slot in slots):
+        return Work()
     busy = [slot.get("is_processing") for slot in slots]
-    if not busy or not all(isinstance(each, bool) for each in busy):
+    if not all(isinstance(each, bool) for each in busy):
         return Work()
     count = sum(1 for each in busy if each)
     return Work(count, 0 if count < len(busy) else None, None, "engine slots")

@@ -16,9 +16,11 @@ import msgspec
 
 from backend.contract.models import ModelFacts
 from backend.contract.naming import nearest
+from backend.contract.numbers import U64_MAX
 from backend.contract.plans import Profile
 from backend.planning.engines import RULES, rules
-from backend.planning.engines.rules import NOTHING_KNOWN
+from backend.planning.engines.p4_bounds import MAX_TENSORS
+from backend.planning.engines.rules import MAX_LAYERS, NOTHING_KNOWN
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TEXT, _INTEGER, _FLAG, _TABLE = "a text", "an integer", "true or false", "a table"
@@ -36,13 +38,16 @@ _MODEL_KEYS = {
     "profiles": _TABLE,
 }
 _SCALING_KEYS = {"mode": _TEXT, "idle_timeout": _DURATION, "desired": _INTEGER, "profile": _TEXT}
-_GEOMETRY_KEYS = {
-    "architecture": _TEXT,
+# The most that each number of a geometry may be: what a header may say, and what p4 counts in.
+_GEOMETRY_MOST = {
+    "n_layer": MAX_LAYERS,
     **dict.fromkeys(
-        ("n_layer", "n_embd", "n_head", "n_head_kv", "key_length", "value_length", "n_vocab", "context_train"), _INTEGER
+        ("n_embd", "n_head", "n_head_kv", "key_length", "value_length", "n_vocab", "context_train"), 1 << 31
     ),
-    **dict.fromkeys(("cut_tensors", "cut_row_bytes"), _INTEGER),
+    "cut_tensors": MAX_TENSORS,
+    "cut_row_bytes": U64_MAX,
 }
+_GEOMETRY_KEYS = {"architecture": _TEXT, **dict.fromkeys(_GEOMETRY_MOST, _INTEGER)}
 _PROFILE_KEYS = {
     "ranks": _INTEGER,
     "hosts": _TEXTS,
@@ -169,7 +174,7 @@ def parse_catalog(text: str, name: str) -> Catalog:
     """The catalog in a TOML text; ``name`` says where it is from. Raises CatalogError."""
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, tables in tables without end
         raise CatalogError(f"{name} is not TOML: {error}") from error
     top = _table(name, "the top level", raw, {"models": _TABLE})
     models: dict[str, ModelEntry] = {}
@@ -220,8 +225,8 @@ def _model(name: str, where: str, model: str, raw: Mapping[str, Any]) -> ModelEn
         profiles[profile] = _profile(name, inner, _typed(name, inner, profile, value, _TABLE))
     geometry = _table(name, f"{where} geometry", table.get("geometry", {}), _GEOMETRY_KEYS)
     for key, value in geometry.items():
-        if isinstance(value, int) and value < 1:
-            raise CatalogError(f"{name} {where} geometry {key} is {value}; it must be at least 1")
+        if isinstance(value, int) and not 1 <= value <= _GEOMETRY_MOST[key]:
+            raise CatalogError(f"{name} {where} geometry {key} is {value}, outside 1..{_GEOMETRY_MOST[key]}")
     return ModelEntry(
         name=model,
         path=table.get("path") or table["id"],

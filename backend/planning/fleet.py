@@ -8,15 +8,16 @@ from statistics import median_low
 
 import msgspec
 
+from backend.contract.plans import Plan
 from backend.contract.reports import DeviceFacts, EngineFacts, HostReport
 from backend.contract.states import ShardState, shard_state
-from backend.contract.words import HostId, Port
+from backend.contract.words import HostId, LoadGeneration, Port, ReplicaId
 
 DAY_MS = 86_400_000
 HOST_MEMORY = "CPU"
 """The device whose memory is the host's own."""
-# States in which an engine has taken its memory, so that the free memory is without it.
-_ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+ALLOCATED = frozenset({ShardState.READY, ShardState.DRAINING, ShardState.STOPPING})
+"""States in which an engine has taken its memory, so that the free memory is without it."""
 
 
 class FleetFacts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -138,7 +139,7 @@ def _untaken(report: HostReport, name: str) -> int:
     untaken = sum(reservation.memory.get(name, 0) for reservation in entities.reservations.values())
     for shard in entities.shards.values():
         state = shard_state(shard.state)
-        starting = state is None or (state.is_live and state not in _ALLOCATED)
+        starting = state is None or (state.is_live and state not in ALLOCATED)
         if shard.device == name and starting:
             untaken += shard.bound.memory
     return untaken
@@ -171,11 +172,22 @@ def device_users(report: HostReport) -> dict[str, str]:
     for reservation in report.entities.reservations.values():
         words = f"reserved for {reservation.replica} by {reservation.by}"
         users.update((name, words) for name, memory in reservation.memory.items() if memory)
+    plans = _plans_of(report)
     for shard in report.entities.shards.values():
         state = shard_state(shard.state)
         if state is None or state.is_live:
-            users[shard.device] = f"used by {shard.node_id} ({shard.state})"
+            plan = plans.get((shard.replica, shard.load_generation))
+            # Of several devices a shard names the first, and its load record all.
+            planned = (each for each in (plan.shards if plan is not None else ()) if each.node_id == shard.node_id)
+            others = next((each.devices for each in planned), ())
+            users.update(dict.fromkeys((shard.device, *others), f"used by {shard.node_id} ({shard.state})"))
     return users
+
+
+def _plans_of(report: HostReport) -> dict[tuple[ReplicaId, LoadGeneration], Plan]:
+    """The plans of a host's load records, by replica and generation."""
+    plans = (record.plan for record in report.entities.loads.values())
+    return {(plan.replica, plan.load_generation): plan for plan in plans}
 
 
 def committed_budget(report: HostReport) -> tuple[int, int]:
@@ -183,18 +195,15 @@ def committed_budget(report: HostReport) -> tuple[int, int]:
 
     What a process takes of them is not something that it reports, so the demand counts.
     """
-    profiles = {
-        (record.plan.replica, int(record.plan.load_generation)): record.plan.profile
-        for record in report.entities.loads.values()
-    }
+    plans = _plans_of(report)
     cores = sum(reservation.cores for reservation in report.entities.reservations.values())
     power = sum(reservation.power for reservation in report.entities.reservations.values())
     for shard in report.entities.shards.values():
         state = shard_state(shard.state)
-        profile = profiles.get((shard.replica, int(shard.load_generation)))
-        if profile is not None and (state is None or state.is_live) and computes(shard.layers, shard.device):
-            cores += profile.cpu_cores
-            power += profile.power
+        plan = plans.get((shard.replica, shard.load_generation))
+        if plan is not None and (state is None or state.is_live) and computes(shard.layers, shard.device):
+            cores += plan.profile.cpu_cores
+            power += plan.profile.power
     return cores, power
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
 
+from backend.contract.naming import few_of
 from backend.contract.plans import Bound, Candidate, PlannedShard, Profile
 from backend.contract.words import Bytes, HostId, LoadGeneration, NodeGeneration, Port, ReplicaId, UnixMs, node_id
 from backend.planning.engines.rules import Seat
@@ -83,10 +85,9 @@ def spread(hosts: Sequence[HostId], seats: Sequence[Seat], limits: Sequence[int]
     moving = [seat for seat in seats if seat.rank > 0 or seat.takes_device]
     apart = len(seats) - len(moving)
     first = 0 if len(moving) >= len(hosts) or not apart else len(hosts) - len(moving)
-    over, counts = hosts[first:], []
-    for index in range(len(over)):
-        share = [n for n in range(len(moving)) if n * len(over) // len(moving) == index]
-        counts.append(len(share))
+    over = hosts[first:]
+    begins = [-(-index * len(moving) // max(len(over), 1)) for index in range(len(over) + 1)]
+    counts = [end - begin for begin, end in itertools.pairwise(begins)]
     if limits is not None:
         counts = _within(counts, limits[first:])
     return (*hosts[:apart], *(host for host, count in zip(over, counts, strict=True) for _ in range(count)))
@@ -275,32 +276,25 @@ def _fits(
 
 def _named_candidates(fleet: FleetFacts, named: Sequence[HostId]) -> tuple[Candidate, ...]:
     found = [Candidate(host, True, f"named, number {index + 1} of {len(named)}") for index, host in enumerate(named)]
-    others = [host for host in fleet.hosts if host not in named]
-    return (*found, *(Candidate(host, False, f"not named; named: {_listed(named)}") for host in others))
+    words, known = f"not named; named: {few_of(named, _NAMED_AT_MOST)}", set(named)
+    return (*found, *(Candidate(host, False, words) for host in fleet.hosts if host not in known))
 
 
 def _free_candidates(
     fleet: FleetFacts, profile: Profile, offers: Sequence[Offer], chosen: Sequence[HostId]
 ) -> tuple[Candidate, ...]:
     by_host = {offer.host: offer for offer in offers}
-    taken = set(chosen)
+    taken, come = set(chosen), "comes" if len(chosen) == 1 else "come"
+    first = f"{few_of(chosen, _NAMED_AT_MOST)} {come} first"
     found = [Candidate(host, True, f"{_gib(by_host[host].room)} free on {profile.device}") for host in chosen]
     for host in (host for host in fleet.hosts if host not in taken):
         offer = by_host.get(host)
         if offer is None:
             reason = f"unreachable: {fleet.silence(host) or 'no report'}"
         elif not (reason := offer.unable):
-            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {_come_first(chosen)}"
+            reason = f"not needed: {_gib(offer.room)} free on {profile.device}, and {first}"
         found.append(Candidate(host, False, reason))
     return tuple(found)
-
-
-def _listed(hosts: Sequence[HostId]) -> str:
-    return ", ".join(hosts) if len(hosts) <= _NAMED_AT_MOST else f"{len(hosts)} others"
-
-
-def _come_first(hosts: Sequence[HostId]) -> str:
-    return f"{_listed(hosts)} {'comes' if len(hosts) == 1 else 'come'} first"
 
 
 def _gib(size: int) -> str:

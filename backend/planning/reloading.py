@@ -6,12 +6,10 @@ import msgspec
 
 from backend.contract.plans import Plan
 from backend.contract.reports import DeviceFacts, HostReport
-from backend.contract.states import ShardState, shard_state
+from backend.contract.states import shard_state
 from backend.contract.words import Port, ReplicaId
 from backend.planning.catalog import Catalog, ModelEntry
-from backend.planning.fleet import HOST_MEMORY, FleetFacts
-
-_ALLOCATED = (ShardState.READY, ShardState.DRAINING)
+from backend.planning.fleet import ALLOCATED, HOST_MEMORY, FleetFacts
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -57,7 +55,7 @@ def _without(report: HostReport, replica: ReplicaId, fixed_port: int | None) -> 
         state = shard_state(shard.state)
         if state is not None and state.is_live:
             promised[shard.device] = promised.get(shard.device, 0) + shard.bound.memory
-        if state in _ALLOCATED:
+        if state in ALLOCATED:
             freed[shard.device] = freed.get(shard.device, 0) + shard.bound.memory
     names = {shard.node_id for shard in going}
     ports = {port for shard in going for port in shard.ports} | set(facts.ports_in_use)

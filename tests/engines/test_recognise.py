@@ -68,3 +68,6 @@ def test_what_only_speaks_of_an_engine_is_none(line: str) -> None:
 def test_nonsense_in_a_command_line_is_unknown_and_never_a_default() -> None:
     odd = recognise("vllm", ["vllm", "serve", "org/big", "--port", "none", "--nnodes", "many"])
     assert odd == Recognised("vllm", LEADER, (), "org/big", None)
+    long = recognise("llama-server", ["llama-server", "--port", "9" * 5_000])
+    assert long == Recognised("llamacpp", LEADER, (), "", 1), "Python itself refuses to read so many digits"
+    assert recognise("vllm", ["vllm", "serve", "org/big", "--nnodes", "9" * 5_000]) is not None

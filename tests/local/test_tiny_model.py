@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.local.tiny_model import TINY_COMPLETION, TINY_PROMPT, TINY_TOKENS, write_tiny_model
 from tests.planning.engines.real_ring import loopback_plan, running
 

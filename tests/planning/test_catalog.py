@@ -119,7 +119,14 @@ def test_an_unknown_target_names_what_is_known(target: str, words: str) -> None:
         ("[models.a\n", r"is not TOML"),
         ("[models.a]\npath = 'x'\nid = 'y'", r"has both a path and an id"),
         ("[models.a]\npath = 'x'\ngeometry = { n_layr = 3 }", r"did you mean 'n_layer'"),
-        ("[models.a]\npath = 'x'\ngeometry = { cut_tensors = 0 }", r"cut_tensors is 0; it must be at least 1"),
+        ("[models.a]\npath = 'x'\ngeometry = { cut_tensors = 0 }", r"cut_tensors is 0, outside 1..16384"),
+        ("[models.a]\npath = 'x'\ngeometry = { n_layer = 3000000 }", r"n_layer is 3000000, outside 1\.\.512"),
+        (
+            "[models.a]\npath = 'x'\ngeometry = { n_embd = 4294967296 }",
+            r"n_embd is 4294967296, outside 1\.\.2147483648",
+        ),
+        ("x = " + "9" * 5_000, r"is not TOML: Exceeds the limit"),
+        ("x = " + "[" * 5_000, r"is not TOML: maximum recursion"),
         (
             "[models.a]\npath = 'x'\n[models.a.profiles.p]\nranks = 2\nmemory = 8",
             r"8, which is an integer; it must be a s",

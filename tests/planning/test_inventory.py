@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.contract.entities import Entities
-from backend.contract.plans import Plan
+from backend.contract.entities import Entities, LoadRecord
+from backend.contract.plans import Plan, Profile
 from backend.contract.reports import HostReport, Illness
-from backend.contract.words import HostId, Port
+from backend.contract.words import HostId, OpId, Port
 from backend.planning.fleet import FleetFacts
-from backend.planning.inventory import matching_devices
+from backend.planning.inventory import matching_devices, offer_of
 from backend.planning.placement import spread
 from backend.planning.ports import PortBook, lowest_band
 from tests.planning.test_placement import seats
@@ -33,6 +34,37 @@ def anywhere(*reports: HostReport, unreachable: tuple[tuple[HostId, str], ...] =
 
 def reasons(made: Plan) -> dict[str, str]:
     return {str(each.host): each.reason for each in made.candidates if not each.chosen}
+
+
+def test_the_most_ranks_of_a_host_follow_its_devices_memory_and_budgets() -> None:
+    """By the bytes of the largest rank; what a leader beside them takes comes off the host's own memory alone."""
+
+    def most(biggest: int, beside: int = 0, on: dict[str, tuple[int, int]] | None = None, **profile: Any) -> int:
+        shape = Profile(**{"ranks": 9, "device": "*", **profile})
+        report = a_host("host-a", devices=on or {"CPU": (20 * GIB, 0)}, power_w=500)
+        return offer_of(report, shape, "llamacpp").most_ranks(shape, biggest, beside)
+
+    assert [most(size * GIB) for size in (20, 10, 21)] == [1, 2, 0]
+    assert [most(5 * GIB, beside * GIB) for beside in (0, 5, 6, 30)] == [4, 3, 2, 0]
+    gpus = {"CUDA0": (20 * GIB, 0), "CUDA1": (10 * GIB, 0), "CUDA2": (9 * GIB, 0)}
+    assert most(10 * GIB, on=gpus) == 2, "a GPU is taken whole, and exactly full is enough"
+    assert most(10 * GIB, 19 * GIB, on=gpus) == 2, "a leader's memory is the host's"
+    assert most(5 * GIB, 19 * GIB, on=gpus, share_device=True) == 4 + 2 + 1
+    assert most(18 * GIB, on=gpus, devices=2) == 1, "each of two devices has half of it"
+    assert most(GIB, power=200) == 2
+    assert most(GIB, ranks_per_host=3) == 3
+    assert most(0) == 9
+
+
+def test_what_live_shards_were_promised_comes_off_a_hosts_budgets() -> None:
+    made = a_plan(profile={"power": 300, "cpu_cores": 3})
+    shard = a_shard("host-a", node="tiny-1/1", generation=int(made.load_generation))
+    record = LoadRecord(op_id=OpId("op"), by="bob", plan=made, at_unix_ms=NOW)
+    busy = msgspec.structs.replace(holding(shard), loads={record.op_id: record})
+    offer = offer_of(a_host("host-a", entities=busy, power_w=500, cores=8), Profile(ranks=2), "llamacpp")
+    assert (offer.power, offer.cores) == (200, 5)
+    said = reasons(anywhere(a_host("host-a", entities=busy, power_w=500), a_host("host-b", power_w=1000), power=250))
+    assert said == {"host-a": "200 W of its 500 W are left, and a rank needs 250 W"}
 
 
 def test_a_cordoned_host_is_not_chosen_and_says_by_whom_since_when_and_why() -> None:

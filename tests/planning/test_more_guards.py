@@ -348,6 +348,20 @@ def test_a_device_of_a_hold_is_taken_until_its_proof() -> None:
     assert device_users(report) == {"CUDA0": "held after old-1/1 until no owner"}
 
 
+def test_every_device_of_a_shard_with_several_is_taken() -> None:
+    """Such a shard, of an adopted engine, names its first device; the load record has them all."""
+    shard = a_shard("host-b", node="tiny-1/0", device="CUDA0")
+    made = a_plan()
+    planned = msgspec.structs.replace(made.shards[0], node_id=shard.node_id, device="CUDA0", devices=("CUDA0", "CUDA1"))
+    plan = msgspec.structs.replace(
+        made, replica=shard.replica, load_generation=shard.load_generation, shards=(planned,)
+    )
+    record = LoadRecord(op_id=OpId("adopt-1"), by="bob", plan=plan, at_unix_ms=NOW)
+    held = msgspec.structs.replace(holding(shard), loads={record.op_id: record})
+    assert set(device_users(a_host("host-b", devices=GPUS, entities=held))) == {"CUDA0", "CUDA1"}
+    assert set(device_users(a_host("host-b", devices=GPUS, entities=holding(shard)))) == {"CUDA0"}
+
+
 def test_budgets_come_from_the_load_record_of_what_lives() -> None:
     assert committed_budget(a_host("host-b", **running(cores=3, power=250))) == (3, 250)
     assert committed_budget(a_host("host-b", **running(cores=3, power=250, state="failed"))) == (0, 0)
@@ -407,3 +421,9 @@ def test_what_one_agent_of_a_machine_has_promised_is_not_free_for_another() -> N
     assert machine_memory(a_fleet(here, there), here) == 17 * GIB
     elsewhere = a_host("host-b", entities=promised)
     assert machine_memory(a_fleet(here, elsewhere), here) == 20 * GIB
+
+
+def test_no_smaller_micro_batch_is_offered_where_the_demand_of_the_profile_is_what_does_not_fit() -> None:
+    made = a_plan(pair(devices={"CPU": (8 * GIB, 0)}), profile={"n_ubatch": 2048, "memory": 20 * GIB})
+    assert "memory.short" in ids(made)
+    assert "ubatch.memory" not in ids(made), "with any micro-batch as much memory is demanded"

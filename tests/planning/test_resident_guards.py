@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from backend.contract.reports import ResidentNode
+from backend.contract.reports import HostReport, ResidentNode
 from backend.planning.guards.residents import host_of
 from tests.engines.p4.plans import ADDRESSES, a_p4_host, a_p4_plan
 from tests.planning.worlds import ids
@@ -53,6 +54,15 @@ def test_only_the_heads_host_needs_a_bridge_that_is_told() -> None:
 def test_loopback_is_enough_where_every_agent_is_on_it_and_on_one_machine() -> None:
     reports = [a_p4_host("host-a", "tcp://127.0.0.1:1"), a_p4_host("host-b", "tcp://127.0.0.1:2")]
     assert "resident.loopback" in ids(a_p4_plan(*reports)), "their boot ids are two machines'"
+    together = [on_machine(report, "one") for report in reports]
+    assert "resident.loopback" not in ids(a_p4_plan(*together))
+    beside = [together[0], on_machine(a_p4_host("host-b"), "one")]
+    assert "resident.loopback" in ids(a_p4_plan(*beside)), "the other is reached by another network"
+
+
+def on_machine(report: HostReport, boot_id: str) -> HostReport:
+    """The same agent on this machine."""
+    return msgspec.structs.replace(report, facts=msgspec.structs.replace(report.facts, boot_id=boot_id))
 
 
 def test_generations_of_nodes_that_others_loaded_are_a_floor() -> None:

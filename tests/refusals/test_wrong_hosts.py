@@ -18,7 +18,7 @@ from backend.contract.plans import Plan, sealed
 from backend.contract.words import Bytes, HostId, LoadGeneration, OpId, Port
 from backend.engines.driver import Driver
 from backend.engines.llamacpp.drive import LlamaCpp
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.local.tiny_model import write_tiny_model
 from tests.planning.worlds import RELEASE, a_cordon, a_fleet, a_host, a_plan, a_reservation, an_engine, holding
 from tests.refusals.rows import as_parameters, assert_refuses

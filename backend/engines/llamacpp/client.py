@@ -7,8 +7,6 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from backend.engines.driver import Completion
 from backend.engines.llamacpp.exchange import Answer, exchange
 from backend.engines.llamacpp.metrics import Census, SlotSeen, read_census, read_slots
@@ -47,7 +45,7 @@ class EngineClient:
         answer = await self._get("/slots", seconds)
         if answer.status != 200:
             return None
-        return read_slots(_json(answer))
+        return read_slots(answer.tree)
 
     async def canary(self, slot: int, seconds: float) -> float:
         """One token through every rank in the spare slot; returns how long it took. Raises TimeoutError, Unanswered."""
@@ -74,7 +72,7 @@ class EngineClient:
             raise Unanswered(f"the completion was dropped: {_name(error)}") from error
         if answer.status != 200:
             raise Unanswered(f"the completion was refused with {answer.status}: {answer.text[:200]}")
-        whole = _json(answer)
+        whole = answer.tree
         if not isinstance(whole, dict) or not isinstance(whole.get("tokens_predicted"), int) or "content" not in whole:
             raise Unanswered(f"the completion is not understood: {answer.text[:200]}")
         return whole
@@ -91,11 +89,3 @@ class EngineClient:
 
 def _name(error: OSError) -> str:
     return f"{type(error).__name__} {error}".strip()
-
-
-def _json(answer: Answer) -> Any:
-    """The JSON of an answer, None when it is none."""
-    try:
-        return msgspec.json.decode(answer.body)
-    except msgspec.DecodeError:
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import time
 from collections.abc import Callable
@@ -12,12 +13,13 @@ from backend.contract.findings import Finding, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, Measurement
+from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import Completion, Launch, Run, Seen, StopStep, Unfit
+from backend.engines.driver import Completion, Launch, PhaseSeen, Run, Seen, StopStep, Unfit
 from backend.engines.llamacpp import installation
 from backend.engines.llamacpp.client import EngineClient
-from backend.engines.llamacpp.gguf import read_header
 from backend.engines.llamacpp.leader import LeaderDrive
+from backend.engines.llamacpp.model_file import read_header
 from backend.engines.llamacpp.pace import Pace, StartRefused
 from backend.engines.llamacpp.placement import where, workers_of
 from backend.engines.llamacpp.rpc import Greeting, hello
@@ -150,14 +152,30 @@ class LlamaCpp:
         raise ValueError(f"{shard.node_id} has the role {shard.role!r}; llama.cpp has {LEADER} and {WORKER}")
 
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
-        """Follow one process until cancelled; after a refusal nothing more is said."""
-        kind = WorkerDrive if run.shard.role == WORKER else LeaderDrive
-        try:
-            await kind(run, see, self._pace, self._wall_ms).follow()
-        except StartRefused as refused:
-            see(Unfit(refused.finding))
-        except OSError as error:
-            see(_unfollowed(run, error, self._wall_ms()))
+        """Follow one process until cancelled; after a refusal nothing more is said.
+
+        One that ran before this agent is followed as soon as the kernel lets it be looked at. Raises OSError when one
+        that became ready can be looked at no more: no start ends of that.
+        """
+        kind, is_over, is_ready = WorkerDrive if run.shard.role == WORKER else LeaderDrive, False, False
+
+        def notice(seen: Seen) -> None:
+            nonlocal is_ready
+            is_ready |= isinstance(seen, PhaseSeen) and seen.state is ShardState.READY
+            see(seen)
+
+        while not is_over:
+            is_over = True
+            try:
+                await kind(run, notice, self._pace, self._wall_ms).follow()
+            except StartRefused as refused:
+                see(Unfit(refused.finding))
+            except OSError as error:
+                if is_ready and not run.adopted:
+                    raise
+                see(_unfollowed(run, error, self._wall_ms()))
+                is_over = not run.adopted
+                await asyncio.sleep(self._pace.follow_again)
         await asyncio.get_running_loop().create_future()
 
     async def complete(self, endpoint: str, prompt: str, max_tokens: int, seconds: float) -> Completion:
@@ -184,7 +202,9 @@ def _unfollowed(run: Run, error: OSError, unix_ms: int) -> Unfit | Measurement:
             f"rank {run.shard.rank} on {run.shard.host}",
             expected="an agent that may look at its own processes and sockets (sock_diag, /proc)",
             found=str(error),
-            remedy="Allow AF_NETLINK and /proc in the unit of the agent (RestrictAddressFamilies=, ProtectProc=).",
+            remedy="Raise LimitNOFILE in the unit of the agent."
+            if error.errno in (errno.EMFILE, errno.ENFILE)
+            else "Allow AF_NETLINK and /proc in the unit of the agent (RestrictAddressFamilies=, ProtectProc=).",
         )
     )
 

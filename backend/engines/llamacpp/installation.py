@@ -67,6 +67,16 @@ def check_programs(folder: Path) -> None:
 
 def look(folder: Path) -> Installed:
     """Release and devices of the programs in a folder. Blocking; raises EngineMissing."""
+    try:
+        return _look(folder)
+    except OSError as error:
+        raise EngineMissing(
+            f"llama.cpp folder {folder} cannot be looked at: {error.strerror}. Let the agent's user read it, or "
+            "correct engines.llamacpp.folder in agent.toml."
+        ) from error
+
+
+def _look(folder: Path) -> Installed:
     check_programs(folder)
     server = folder / SERVER
     release = _ask(server, "--version", parse_release)

@@ -54,7 +54,7 @@ class LeaderDrive:
         self._picture = LoadPicture()
         self._measured = 0.0
         # Looked at before the engine takes any; of an adopted one nobody knows what was free then.
-        self._free_before = None if run.adopted else run.free_memory()
+        self._free_before = None if run.adopted else run.free_now()
 
     async def follow(self) -> None:
         """Runs until cancelled. Raises StartRefused when the start must end."""
@@ -115,8 +115,11 @@ class LeaderDrive:
 
     async def _named(self, refused: StartRefused, diag: SocketDiag) -> StartRefused:
         """The same refusal with the worker that the leader waits for, when its sockets name one."""
-        peers = find_peers(diag, self._run.pid, await worker_addresses(self._plan))
-        looks = tuple(look_at(diag, peer) for peer in peers)
+        try:
+            peers = find_peers(diag, self._run.pid, await worker_addresses(self._plan))
+            looks = tuple(look_at(diag, peer) for peer in peers)
+        except OSError:  # nobody can be named then; the refusal stands
+            return refused
         blame = busy_words(peers, looks, waited_ms=500)
         if not blame:
             return refused

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 16
+"""Of a line that has not ended yet no more is kept: an engine that prints dots, or rubbish, ends none."""
 
 
 class LogTail:
@@ -28,5 +30,5 @@ class LogTail:
             return []
         self._offset += len(data)
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
-        self._rest = rest if newline else self._rest + data
+        self._rest = (rest if newline else self._rest + data)[-_LONGEST_LINE:]
         return whole.decode(errors="replace").splitlines() if newline else []

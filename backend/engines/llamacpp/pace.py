@@ -35,6 +35,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     canary_deadline: float = 10.0
     stall: float = 10.0
     gone_again: float = 0.1
+    follow_again: float = 5.0  # what the kernel did not let be looked at
 
 
 SOONEST_LOOK = 0.002

@@ -11,6 +11,7 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import LinkSeen
 from backend.engines.llamacpp.placement import endpoint_of, workers_of
 from backend.engines.llamacpp.sockets import CLOSE_WAIT, ESTABLISHED, FourTuple, SocketDiag, SocketSeen, socket_inodes
+from backend.engines.names import looked_up
 
 CUT_RETRANSMITS = 3
 """From here on retransmissions are called a network fault: about 2 s of them."""
@@ -36,7 +37,8 @@ async def worker_addresses(plan: Plan) -> dict[tuple[str, int], PlannedShard]:
     for shard in workers_of(plan):
         port = shard.ports[0]
         try:
-            answers = await loop.getaddrinfo(shard.advertise, port, type=socket.SOCK_STREAM)
+            with looked_up(shard.advertise):
+                answers = await loop.getaddrinfo(shard.advertise, port, type=socket.SOCK_STREAM)
         except OSError:  # an unresolvable name is the leader's own error; its socket cannot be found either
             continue
         for *_, ends in answers:

@@ -16,6 +16,8 @@ import struct
 
 import msgspec
 
+from backend.engines.names import looked_up
+
 _HELLO = 14
 _CAPABILITIES = bytes(24)
 _LARGEST_REPLY = 4096
@@ -48,7 +50,8 @@ async def hello(address: str, port: int, seconds: float) -> Greeting:
     NotRpc when something else answers, and another ConnectionError or OSError when nothing listens.
     """
     async with asyncio.timeout(seconds):
-        reader, writer = await asyncio.open_connection(address, port)
+        with looked_up(address):
+            reader, writer = await asyncio.open_connection(address, port)
         try:
             writer.write(struct.pack("<BQ", _HELLO, len(_CAPABILITIES)) + _CAPABILITIES)
             await writer.drain()

@@ -19,6 +19,7 @@ from backend.engines.llamacpp.metrics import Census
 from backend.engines.llamacpp.pace import Pace, beat
 from backend.engines.llamacpp.peers import Peer, busy_words, find_peers, links_of, look_at, lost_words
 from backend.engines.llamacpp.sockets import SocketDiag, SocketSeen, has_ended, resident_bytes
+from backend.engines.together import together
 from backend.planning.engines.llamacpp import canary_slot
 
 _SOURCE = "engine metrics"
@@ -58,9 +59,7 @@ class Service:
 
     async def watch(self) -> None:
         """Runs until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._count())
-            tasks.create_task(self._watch_peers())
+        await together(self._count(), self._watch_peers())
 
     async def try_canary(self, deadline: float) -> Canary:
         """One canary, good or bad, within its own deadline. The counters are not read while it is under way."""

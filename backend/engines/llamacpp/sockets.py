@@ -215,19 +215,28 @@ def _open_socket(link: str) -> re.Match[str] | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone; a zombie is gone."""
-    stat = _read_proc(f"/proc/{pid}/stat")
+    """Whether a process is gone; a zombie is gone, and one that cannot be looked at now is not."""
+    try:
+        stat = _read_proc(f"/proc/{pid}/stat")
+    except OSError:  # no descriptor is free, or it is not shown to this user
+        return False
     return stat is None or stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process in bytes, None when it is gone."""
-    pages = _read_proc(f"/proc/{pid}/statm")
+    """Resident memory of a process in bytes; None when it is gone, or cannot be looked at now."""
+    try:
+        pages = _read_proc(f"/proc/{pid}/statm")
+    except OSError:
+        return None
     return None if pages is None else int(pages.split()[1]) * _PAGE_BYTES
 
 
 def _read_proc(path: str) -> bytes | None:
-    """A small file of /proc, None when its process is gone. Python's file objects would cost thrice as much."""
+    """A small file of /proc, None when its process is gone. Python's file objects would cost thrice as much.
+
+    Raises OSError when it cannot be looked at, which says nothing of the process.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):

@@ -200,11 +200,20 @@ class WorkerDrive:
         attachment = Attachment(planned=planned, lasting=pace.lasting, grace=pace.leader_grace, had_leader=had_leader)
         measure_at, changed_at = 0.0, time.monotonic()
         before: FourTuple | None = None
+        loaded = None if baseline is None else 0
         while True:
             now = time.monotonic()
             memory = self._memory()
-            loaded = None if memory is None or baseline is None else max(0, memory - baseline)
-            served = self._served(diag)
+            if memory is not None and baseline is not None:  # else it is what it was at the last look
+                loaded = max(0, memory - baseline)
+            try:
+                served = self._served(diag)
+            except OSError as error:
+                if attachment.state is not ShardState.READY:
+                    raise
+                self._see(self._unseen(memory, error))  # unknown, and no end of what serves
+                await beat(pace.worker_look)
+                continue
             if served is None and has_ended(run.pid):
                 return  # its agent sees the exit; no leader left it
             client, received = (served.ends, served.received_bytes) if served is not None else (None, None)
@@ -229,12 +238,26 @@ class WorkerDrive:
         return 0 if self._on_cpu else None
 
     def _memory(self) -> int | None:
-        """Resident bytes on the CPU; on another device the bytes that are not free there, whoever has them."""
+        """Resident bytes on the CPU; on another device the bytes that are not free there, whoever has them.
+
+        None while that is not known.
+        """
         if self._on_cpu:
             return resident_bytes(self._run.pid)
-        return -self._run.free_memory()
+        free = self._run.free_now()
+        return None if free is None else -free
+
+    def _unseen(self, memory: int | None, error: OSError) -> Measurement:
+        return Measurement(
+            node_id=self._run.shard.node_id,
+            observed_unix_ms=UnixMs(self._wall_ms()),
+            memory=memory if self._on_cpu else None,
+            words=f"whether its leader is connected is unknown: {error}",
+        )
 
     def _measurement(self, memory: int | None, loaded: int | None, planned: int) -> Measurement:
+        if memory is None:
+            loaded = None  # what it was at the last look is no measurement of now
         return Measurement(
             node_id=self._run.shard.node_id,
             observed_unix_ms=UnixMs(self._wall_ms()),

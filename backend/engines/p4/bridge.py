@@ -7,21 +7,22 @@ file in the form of ``last-load.json``, or the standard input of a program of th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from backend.contract.plans import Plan
 from backend.engines.driver import Published
+from backend.engines.llamacpp.exchange import exchange
 from backend.engines.p4.place import BridgePlace
+from backend.engines.p4.programs import run_program
 from backend.engines.p4.record import record_of, write_record
 
 HOOK_SECONDS = 30.0
 ASK_SECONDS = 5.0
-_LONGEST_ANSWER = 1 << 20
 
 Word = Literal["publish", "close", "open"]
 
@@ -61,32 +62,16 @@ class Bridge:
         """Run its hook with one word; the ring is on its standard input."""
         if not self._place.hook:
             return Published(False, f"no hook says {word!r} to the bridge")
+        command, told = (*self._place.hook, word), msgspec.json.encode(record)
+        path = {"PATH": os.environ.get("PATH", os.defpath)}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._place.hook,
-                word,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                env={"PATH": os.environ.get("PATH", os.defpath)},
-                start_new_session=True,
-                cwd="/",
-            )
+            ran = await run_program(command, HOOK_SECONDS, lines=1, given=told, env=path, kills=True)
         except OSError as error:
             return Published(False, f"the bridge's hook {self._place.hook[0]} cannot be run: {error.strerror}")
-        try:
-            async with asyncio.timeout(HOOK_SECONDS):
-                _, errors = await process.communicate(msgspec.json.encode(record))
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if ran.code is None:
             return Published(False, f"the bridge's hook did not end within {HOOK_SECONDS:g} s of {word!r}")
-        if process.returncode:
-            said = errors.decode(errors="replace").strip().splitlines()[-1:]
-            return Published(
-                False, f"the bridge's hook ended with exit {process.returncode} on {word!r}: {''.join(said)}"
-            )
+        if ran.code:
+            return Published(False, f"the bridge's hook {ran.how} on {word!r}: {''.join(ran.said)}")
         return Published(True, f"the bridge was told {word!r}")
 
     async def _verified(self, plan: Plan) -> Published:
@@ -110,25 +95,13 @@ class Bridge:
 
     async def _controllers(self) -> Any:
         """The answer of ``/api/controllers``. Raises OSError, ValueError."""
-        host, _, port = self._place.url.removeprefix("http://").rstrip("/").partition(":")
+        where = urlsplit(self._place.url)
         token = (await asyncio.to_thread(Path(self._place.token).read_text)).strip() if self._place.token else ""
-        reader, writer = await asyncio.open_connection(host, int(port or 80))
-        try:
-            head = f"GET /api/controllers HTTP/1.0\r\nHost: {host}\r\n"
-            head += f"X-Kvasir-Service-Token: {token}\r\n" if token else ""
-            writer.write(f"{head}\r\n".encode())
-            answer = await reader.read(_LONGEST_ANSWER)
-            while len(answer) < _LONGEST_ANSWER and (more := await reader.read(_LONGEST_ANSWER - len(answer))):
-                answer += more
-        finally:
-            writer.close()
-        status, _, rest = answer.partition(b"\r\n")
-        if b" 200" not in status:
-            raise ValueError(f"/api/controllers answered {status.decode(errors='replace')!r}")
-        try:
-            return msgspec.json.decode(rest.partition(b"\r\n\r\n")[2])
-        except msgspec.DecodeError as error:
-            raise ValueError(f"/api/controllers cannot be read: {error}") from error
+        path, headers = f"{where.path.rstrip('/')}/api/controllers", {"X-Kvasir-Service-Token": token} if token else {}
+        answer = await exchange(where.hostname or "", where.port or 80, path, headers=headers)
+        if answer.status != 200 or answer.tree is None:
+            raise ValueError(f"{path} answered {answer.status}: {answer.text[:200]!r}")
+        return answer.tree
 
 
 def _agrees(tree: Any, node: str, generation: int) -> bool:

@@ -17,6 +17,7 @@ from backend.contract.p4.errors import P4CodecError
 from backend.contract.p4.events import P4Event, P4Outer, decode_event, encode_event
 from backend.contract.p4.framing import FINISH, MAX_BODY_BYTES, BodyReader, frame_body
 from backend.contract.p4.hops import HopFrame, ReceiptStatus, decode_hop, encode_hop, is_hop_frame
+from backend.engines.names import looked_up
 from backend.engines.p4.hop_side import HopSide, Settled, TooManyOutstanding
 from backend.engines.p4.slots import Mode
 
@@ -110,7 +111,8 @@ class P4Connection:
     async def open(self, host: str, port: int) -> None:
         """Dial. Raises OSError (TimeoutError included) when nobody answers; no slot is used then."""
         async with asyncio.timeout(self._settings.dial_seconds):
-            self._reader, self._writer = await asyncio.open_connection(host, port)  # asyncio sets TCP_NODELAY itself
+            with looked_up(host):
+                self._reader, self._writer = await asyncio.open_connection(host, port)  # which sets TCP_NODELAY itself
         if self.mode == "direct":
             self._greeted.set()
         else:

@@ -53,8 +53,8 @@ class Door(Protocol):
     async def unload(self, name: str, generation: int, seconds: float) -> Answer:
         """UNLOAD one stage. Raises OSError: then what became of it is unknown."""
 
-    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
-        """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> dict[int, str]:
+        """Tell every stage of a ring about a session; returns the ranks that did not say ready in time, and why."""
 
     async def reach(self, address: str) -> Peer:
         """The p4 agent of another host, to look at; nothing is dialled yet. Raises OSError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from backend.contract.models import ModelFacts
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, ResidentFacts, ResidentNode
 from backend.engines.driver import Completion, EngineMissing, Run, Seen, Tender
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Bridge
 from backend.engines.p4.checks import check_stage
@@ -28,6 +29,7 @@ from backend.engines.p4.memory_plan import inspect_memory_plan, judge_memory_pla
 from backend.engines.p4.outlook import Look, Outlook
 from backend.engines.p4.place import P4Place
 from backend.engines.p4.record import RecordedLoad, RecordUnreadable, read_record, ring_of
+from backend.engines.p4.refusals import rank_words
 from backend.engines.p4.seen import devices_of
 from backend.engines.p4.site import P4Pace, Places, Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
@@ -204,7 +206,10 @@ class P4:
         if found:
             return found
         model = _model_here(plan.model_path, facts.model_roots)
-        planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        try:
+            planned = await inspect_memory_plan(plan, shard, self._place.binary, model)
+        except ValueError:
+            return ()  # a stage that cannot be asked for; ``residence`` says why
         return tuple(judge_memory_plan(plan, shard, planned))
 
     async def check_workers(self, plan: Plan) -> tuple[Finding, ...]:
@@ -306,16 +311,16 @@ class P4:
         if ring is None or not ring.stages:
             raise ConnectionError(f"the stages of {endpoint} are not known here")
         session = f"ringtop-{ring.generation}-{self._wall_ms()}"
-        silent = await self._door.open_session(ring, session, seconds)
-        if silent:
-            raise TimeoutError(f"no session on rank {', '.join(str(rank) for rank in silent)} within {seconds:g} s")
+        unready = await self._door.open_session(ring, session, seconds)
+        if unready:
+            raise TimeoutError(f"no session within {seconds:g} s: {rank_words(unready)}")
         done, _ = await complete_counted(self._site, ring, session, prompt, max_tokens, seconds)
         return done
 
 
 def _model_here(path: str, roots: Sequence[str]) -> str:
     """Where the model lies on this host; whether it may be read is checked elsewhere."""
-    return next((str(Path(root) / path) for root in roots if (Path(root) / path).exists()), path)
+    return next((found for root in roots if os.path.exists(found := os.path.join(root, path))), path)
 
 
 def _lost_words(node: NodeSeen | None, *, was_there: bool) -> str:

@@ -17,8 +17,6 @@ from backend.engines.p4.dialling import DialPace
 from backend.engines.p4.outcomes import NotSent
 from backend.engines.p4.slots import Mode, SlotCount, SlotsSpent, SlotsUnreadable
 
-_LONGEST_WAIT = 86_400.0
-
 
 class Lane:
     """Control, inspection or submission at one p4 agent. ``modes`` are tried in order: the second only when the p4
@@ -81,6 +79,8 @@ class Lane:
                 return NotSent(self.ending_words)
             if await connection.greeted(deadline - self._now()):
                 return connection
+            if connection.ending is None and self._is_closed:
+                return self._left()
             if connection.ending is None:
                 return NotSent(
                     f"the p4 agent at {self._host}:{self._port} took the connection and has not answered Hello "
@@ -101,12 +101,12 @@ class Lane:
             await asyncio.wait(self._watching)
 
     async def _opened(self, seconds: float) -> NotSent | None:
-        if self._is_closed:
-            return NotSent(f"this client has left the p4 agent at {self._host}:{self._port}")
+        if self.connection is None and self._connection is not None:
+            await self._settled(self._connection)
+        if self._is_closed:  # perhaps just now: what is dialled behind a close would never be left
+            return self._left()
         if self.connection is not None:
             return None
-        if self._connection is not None:
-            await self._settled(self._connection)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name=f"p4 dial {self.name}")
         opening = self._opening
@@ -116,6 +116,9 @@ class Lane:
         if self._opening is opening:
             self._opening = None
         return opening.result()
+
+    def _left(self) -> NotSent:
+        return NotSent(f"this client has left the p4 agent at {self._host}:{self._port}")
 
     async def _open(self) -> NotSent | None:
         wait = self._pace.wait(self._now())
@@ -137,7 +140,9 @@ class Lane:
             await connection.open(self._host, self._port)
         except OSError as error:
             self._pace.refused(self._now())
-            self.ending_words = f"{self._host}:{self._port} does not answer: {error.strerror or 'not in time'}"
+            self.ending_words = (
+                f"{self._host}:{self._port} does not answer: {error.strerror or str(error) or 'not in time'}"
+            )
             await self._count(route.channel, returned=True)
             return NotSent(self.ending_words)
         self._connection = connection

@@ -47,6 +47,7 @@ class P4Link:
         self._client: P4Client | None = None
         self._submitters: dict[str, P4Client] = {}
         self._slots: SlotCount | None = None
+        self._counting = asyncio.Lock()
 
     async def inspect(self) -> Snapshot:
         """One INSPECT. Raises OSError."""
@@ -89,20 +90,22 @@ class P4Link:
         )
         return await self._lifecycle(request, seconds, f"unload-{generation}")
 
-    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
-        """Tell every stage of a ring about a session; returns the ranks that did not say ready in time."""
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> dict[int, str]:
+        """Tell every stage of a ring about a session; returns the ranks that did not say ready in time, and why."""
         client = await self._submitting(session)
         told = {"load_generation": ring.generation, "session_id": session, "stages": to_builtins(ring.stages)}
         asked = (
             client.session(_node(stage), {**told, "stage_index": rank}, seconds)
             for rank, stage in enumerate(ring.stages)
         )
-        answers = await asyncio.gather(*asked)
-        ready = (isinstance(answer, dict) and answer.get("session_id") == session for answer in answers)
-        silent = tuple(rank for rank, is_ready in enumerate(ready) if not is_ready)
-        if silent:
+        try:
+            answers = await asyncio.gather(*asked)
+        except P4CodecError as error:
+            answers = [Unknown(f"a stage cannot be named: {error.reason}", "answer")] * len(ring.stages)
+        unready = {rank: why for rank, answer in enumerate(answers) if (why := _unready(answer, session))}
+        if unready:
             await self._stop_submitting(session)
-        return silent
+        return unready
 
     async def complete(
         self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
@@ -110,6 +113,8 @@ class P4Link:
         """One prompt through the head of an open session, up to its release. Raises TimeoutError, ConnectionError."""
         try:
             return await self._complete(await self._submitting(session), ring, session, prompt, max_tokens, seconds)
+        except P4CodecError as error:
+            raise ConnectionError(f"the prompt or its answer breaks p4's contract: {error.reason}") from error
         finally:
             await self._stop_submitting(session)
 
@@ -145,24 +150,26 @@ class P4Link:
         raise TimeoutError(f"{heard} and no release within {seconds:g} s")
 
     async def leave(self) -> None:
-        """Leave the p4 agent with FINISH, so that no slot of it is lost."""
-        await asyncio.gather(*(self._stop_submitting(session) for session in list(self._submitters)))
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-        if self._slots is not None:
-            self._slots.close()
-            self._slots = None
+        """Leave the p4 agent with FINISH, so that no slot of it is lost; who asks meanwhile waits and dials anew."""
+        async with self._counting:
+            clients = [*self._submitters.values(), *filter(None, (self._client,))]
+            self._submitters, self._client = {}, None
+            await asyncio.gather(*(client.close() for client in clients))
+            if self._slots is not None:
+                self._slots.close()
+                self._slots = None
 
     async def _lifecycle(self, request: NodeLoad | NodeUnload, seconds: float, correlation: str) -> Answer:
         client = await self._dialled()
+        # Refused before anything started, by its broker or as unreadable: then nothing of a LOAD is there, and what an
+        # UNLOAD should have ended goes on as it was.
+        untouched = "absent" if isinstance(request, NodeLoad) else "unknown"
         try:
             answer = await client.lifecycle(request, seconds=seconds, correlation_id=correlation)
         except P4CodecError as error:
-            return Answer("rejected", "absent", f"it could not be written down for p4: {error.reason}")
+            return Answer("rejected", untouched, f"it could not be written down for p4: {error.reason}")
         if isinstance(answer, Refused):
-            # Refused before anything started: by its broker, or as unreadable. Nothing of it is there.
-            return Answer("rejected", "absent", answer.words)
+            return Answer("rejected", untouched, answer.words)
         result: NodeResult = _heard(answer)
         said = _body(result)
         errors = "; cleaning up: ".join(filter(None, (result.first_error, result.cleanup_error)))
@@ -185,17 +192,18 @@ class P4Link:
         """The client; its slots are counted for the p4 agent's present life. Raises NothingSent."""
         around = await self._lookout.seen()
         life = around.life or None  # not to be seen: the count on disk goes on
-        try:
-            if self._slots is None:
-                path = self._state / _SLOTS
-                self._slots = await asyncio.to_thread(SlotCount, path, life, self._lookout.sockets)
-            elif around.life and self._slots.life != around.life:
-                await asyncio.to_thread(self._slots.begin_life, around.life)
-        except SlotsUnreadable as error:
-            raise NothingSent(str(error)) from error
-        if self._client is None:
-            self._client = P4Client(host_and_port(self._place.agent), self._place.advertise, self._slots)
-        return self._client
+        async with self._counting:  # a count that is being taken up is locked, also to another caller here
+            try:
+                if self._slots is None:
+                    path = self._state / _SLOTS
+                    self._slots = await asyncio.to_thread(SlotCount, path, life, self._lookout.sockets)
+                elif around.life and self._slots.life != around.life:
+                    await asyncio.to_thread(self._slots.begin_life, around.life)
+            except SlotsUnreadable as error:
+                raise NothingSent(str(error)) from error
+            if self._client is None:
+                self._client = P4Client(host_and_port(self._place.agent), self._place.advertise, self._slots)
+            return self._client
 
 
 class PeerLink:
@@ -214,6 +222,14 @@ class PeerLink:
         """Leave it with FINISH."""
         await self._client.close()
         self._slots.close()
+
+
+def _unready(answer: dict[str, Any] | Refused | NotSent | Unknown, session: str) -> str:
+    """Why a stage is not ready for a session, in its own words where it has any; empty when it is."""
+    if not isinstance(answer, dict):
+        return answer.words
+    said = answer.get("session_id")
+    return "" if said == session else f"its answer is of session {said!r}, and {session!r} was asked for"
 
 
 def _node(stage: RecordedStage) -> P4Node:

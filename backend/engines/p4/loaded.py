@@ -129,7 +129,7 @@ class Census(msgspec.Struct, frozen=True):
 
     def _count(self, name: str) -> int:
         value = dict(self.counts).get(name, "0")
-        return int(value) if value.isdigit() else 0
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
 
 
 def read_census(error: str) -> Census | None:
@@ -141,7 +141,11 @@ def read_census(error: str) -> Census | None:
     try:
         tree = msgspec.json.decode(said)
         pairs = [(name, _flat(value)) for name, value in tree.items()]
-    except (msgspec.DecodeError, AttributeError):  # printed in another form: the pairs are found all the same
+    except (
+        msgspec.DecodeError,
+        AttributeError,
+        RecursionError,
+    ):  # printed in another form: the pairs are found all the same
         pairs = [(name, value) for name, value in _PAIR.findall(rest) if name != "work"]
     return Census(tuple((name, value) for name, value in pairs if value not in _NOTHING))
 

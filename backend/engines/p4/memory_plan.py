@@ -16,13 +16,15 @@ import msgspec
 from backend.contract.findings import Finding, refuse
 from backend.contract.frames import FrameError, decode_frame
 from backend.contract.plans import Plan, PlannedShard
+from backend.engines.p4.programs import kill_session
 from backend.planning.engines.p4_commands import load_body
 
 SECONDS = 60.0
 """It reads the model's header and asks the device; nothing of the weights."""
 DOES_NOT_FIT = 7
 """The exit code of a plan that its device has no room for."""
-_LONGEST = 1 << 20
+_LONGEST, _CHUNK = 1 << 20, 1 << 16
+"""The last bytes of what it says are kept; the plan comes after the engine's own words on the model."""
 _MARK = "MEMORY_PLAN "
 _NUMBERS = ("max_physical_result_bytes", "physical_result_tensor_count", "physical_result_payload_bytes")
 
@@ -36,7 +38,10 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
 
 async def inspect_memory_plan(plan: Plan, shard: PlannedShard, binary: str, model: str) -> MemoryPlan:
-    """Run the binary as its p4 agent would, with the one option more. What it starts is ended here in any case."""
+    """Run the binary as its p4 agent would, with the one option more. What it starts is ended here in any case.
+
+    Raises ValueError for a stage that cannot be asked for.
+    """
     body = load_body(plan, shard, binary=binary, model=model)
     host, _, port = str(body["endpoint"]).rpartition(":")
     text = f"{body['plan']} --inspect-memory-plan".encode()
@@ -61,27 +66,23 @@ async def inspect_memory_plan(plan: Plan, shard: PlannedShard, binary: str, mode
                 process.stdin.write(len(text).to_bytes(4, "little") + text)
                 await process.stdin.drain()  # and it stays open: its end would end the stage
             said = b""
-            while len(said) < _LONGEST and (more := await process.stderr.read(_LONGEST - len(said))):
-                said += more
+            while more := await process.stderr.read(_CHUNK):  # to its end: a program whose pipe is full waits for ever
+                said = (said + more)[-_LONGEST:]
             await process.wait()
     except TimeoutError:
         return MemoryPlan(None, None, f"nothing within {SECONDS:g} s")
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await kill_session(process)
     return _read(process.returncode, said.decode(errors="replace"))
 
 
 def judge_memory_plan(plan: Plan, shard: PlannedShard, found: MemoryPlan) -> Iterator[Finding]:
-    """What speaks against a stage by its binary's own plan; nothing where it made none."""
-    if found.plan is None:
-        return
-    subject = f"{shard.node_id} on {shard.host}"
-    reported = found.plan.get("max_physical_result_bytes")
+    """What speaks against a stage by its binary's own plan, or by its exit code; nothing where it has neither."""
+    subject, said = f"{shard.node_id} on {shard.host}", found.plan or {}
+    reported = said.get("max_physical_result_bytes")
     if type(reported) is int and reported != shard.bound.result:
-        numbers = "; ".join(f"{name} = {found.plan.get(name)}" for name in _NUMBERS)
+        numbers = "; ".join(f"{name} = {said.get(name)}" for name in _NUMBERS)
         yield refuse(
             "bound.differs",
             subject,
@@ -90,12 +91,12 @@ def judge_memory_plan(plan: Plan, shard: PlannedShard, found: MemoryPlan) -> Ite
             remedy="p4 would load the whole model and unload it again. Give cut_tensors, and the payload divided by "
             f"n_ubatch = {plan.profile.n_ubatch} as cut_row_bytes, as the model's geometry in the catalog.",
         )
-    if found.code == DOES_NOT_FIT or found.plan.get("fits_current_free") is False:
+    if found.code == DOES_NOT_FIT or said.get("fits_current_free") is False:
         yield refuse(
             "memory.engine_plan",
             subject,
             expected=f"a stage that fits what {shard.device} has free now",
-            found=f"its binary's own plan does not fit: {_devices(found.plan) or found.words}",
+            found=f"its binary's own plan does not fit: {_devices(said) or found.words}",
             remedy="Unload something there, lower context or n_ubatch, or spread the replica over more hosts.",
         )
 

@@ -78,6 +78,11 @@ class Outlook:
                 await self.once()
             except OSError:
                 self._hurry.clear()
+            except Exception as error:  # noqa: BLE001  no silence but a fault: whoever waits must hear of it, and not wait on
+                told, self._waiting = self._waiting, []
+                for waiting in told:
+                    if not waiting.done():
+                        waiting.set_exception(error)
             await self._pause()
 
     async def _pause(self) -> None:

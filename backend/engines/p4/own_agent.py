@@ -17,6 +17,7 @@ from backend.engines.llamacpp.sockets import LISTEN, SocketDiag
 PROC = Path("/proc")
 JOURNAL_VARIABLE = "P4_EVENT_OUTBOUND_JOURNAL_DIR"
 _TABLES = ("tcp", "tcp6", "udp", "udp6", "unix")
+_LONGEST_LIFE = 40
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -26,6 +27,11 @@ class Gauge(msgspec.Struct, frozen=True):
     sockets: int
     unique: int
     hidden: int
+
+
+def read_text(path: Path) -> str:
+    """A file of /proc, in which names of threads and of sockets may be any bytes. Raises OSError."""
+    return path.read_bytes().decode(errors="replace")
 
 
 def find_listener(port: int, proc: Path = PROC) -> int | None:
@@ -52,7 +58,7 @@ def listening(port: int) -> bool:
 def unit_of(pid: int, proc: Path = PROC) -> str:
     """Its systemd unit as arguments of systemctl, ``UNIT p4.service`` or ``--user UNIT p4.service``; empty for none."""
     try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        lines = read_text(proc / str(pid) / "cgroup").splitlines()
     except OSError:
         return ""
     for line in lines:
@@ -79,10 +85,18 @@ def command_of(pid: int, proc: Path = PROC) -> str:
 def life_of(pid: int, proc: Path = PROC) -> str:
     """What names one run of a process: its pid and when it was started; empty when it is gone, a zombie too."""
     try:
-        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = read_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else f"{pid}:{fields[19]}"
+
+
+def still_runs(life: str, proc: Path = PROC) -> bool:
+    """Whether this very run of a process goes on. Raises ValueError for a text that names no run."""
+    pid, _, ticks = life.partition(":")
+    if not (life.isascii() and pid.isdecimal() and ticks.isdecimal() and len(life) <= _LONGEST_LIFE):
+        raise ValueError(f"{life[:_LONGEST_LIFE]!r} names no run of a process, which is pid:start ticks")
+    return life_of(int(pid), proc) == life
 
 
 def gauge(pid: int, proc: Path = PROC) -> Gauge | None:
@@ -93,7 +107,7 @@ def gauge(pid: int, proc: Path = PROC) -> Gauge | None:
     listed: set[int] = set()
     for table in _TABLES:
         try:
-            lines = (proc / str(pid) / "net" / table).read_text().splitlines()[1:]
+            lines = read_text(proc / str(pid) / "net" / table).splitlines()[1:]
         except OSError:
             continue
         column = 6 if table == "unix" else 9

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from backend.contract.frames import FrameError, decode_frame
+from backend.contract.numbers import U64_MAX
+from backend.contract.p4.addresses import parse_address
+from backend.contract.p4.errors import P4CodecError
 from backend.contract.plans import Plan
+from backend.engines.p4.files import replace_file
 
 LONGEST = 1 << 20
 """A record names a few dozen stages; a file beyond this is something else."""
 
 
 class RecordedStage(msgspec.Struct, frozen=True):
-    """One stage of a record: its p4 agent's advertised address, its node and its generation."""
+    """One stage of a record: its p4 agent's advertised address, its node and its generation; more is not needed."""
 
     agent: str
     node: str
@@ -57,7 +60,7 @@ def read_record(path: Path) -> RecordedLoad:
             raise RecordUnreadable(f"{path} is longer than {LONGEST} bytes, which no record is")
         tree = decode_frame(data.decode())
         generation = tree["load_generation"]
-        stages = msgspec.convert(tree["stages"], tuple[_Stage, ...])
+        stages = msgspec.convert(tree["stages"], tuple[RecordedStage, ...])
     except OSError as error:
         raise RecordUnreadable(f"{path} cannot be read: {error.strerror}") from error
     except (FrameError, UnicodeDecodeError, msgspec.ValidationError) as error:
@@ -66,8 +69,9 @@ def read_record(path: Path) -> RecordedLoad:
         raise RecordUnreadable(f"{path} is no record of a load: it has no {error}") from error
     if type(generation) is not int:
         raise RecordUnreadable(f"{path} has the load generation {generation!r}")
-    recorded = tuple(RecordedStage(stage.agent, stage.node, stage.generation) for stage in stages)
-    return RecordedLoad(_model(tree.get("model")), generation, recorded)
+    for stage in stages:
+        _check_stage(path, stage)
+    return RecordedLoad(_model(tree.get("model")), generation, stages)
 
 
 def record_of(plan: Plan, at_unix_ms: int) -> dict[str, Any]:
@@ -84,25 +88,18 @@ def record_of(plan: Plan, at_unix_ms: int) -> dict[str, Any]:
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Put a record in the place of the one before, whole or not at all. Raises OSError."""
-    draft = path.with_name(f".{path.name}.ringtop")
-    with draft.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    text = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    replace_file(path, text, path.with_name(f".{path.name}.ringtop"))
+
+
+def _check_stage(path: Path, stage: RecordedStage) -> None:
+    """Raise RecordUnreadable for a stage that no event can name."""
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-class _Stage(msgspec.Struct, frozen=True):
-    """As it is written; what else a stage has there is not needed here."""
-
-    agent: str
-    node: str
-    generation: int
+        parse_address(stage.agent)
+    except P4CodecError as error:
+        raise RecordUnreadable(f"{path} places stage {stage.node!r} nowhere: {error.reason}") from error
+    if not stage.node or not 1 <= stage.generation <= U64_MAX:
+        raise RecordUnreadable(f"{path} names a stage {stage.node!r} of generation {stage.generation}")
 
 
 def _model(value: Any) -> str:

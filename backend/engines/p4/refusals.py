@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from backend.contract.findings import Finding, refuse
-from backend.contract.plans import PlannedShard
+from backend.contract.plans import Plan
 from backend.engines.p4.door import Answer
 from backend.engines.p4.stage_words import StderrSeen
 
@@ -44,16 +46,23 @@ def other_release(subject: str, wanted: str, found: str) -> Finding:
     )
 
 
-def sessionless(subject: str, silent: list[PlannedShard], addresses: list[str], limit: float) -> Finding:
-    """Stages that never said that they heard of the session. ``limit`` is in seconds."""
-    named = ", ".join(
-        f"rank {shard.rank} on {shard.host} at {address}" for shard, address in zip(silent, addresses, strict=True)
-    )
+def rank_words(unready: Mapping[int, str]) -> str:
+    """Ranks that opened no session, each with its reason."""
+    return "; ".join(f"rank {rank}: {words}" for rank, words in unready.items())
+
+
+def sessionless(subject: str, plan: Plan, unready: Mapping[int, str], limit: float) -> Finding:
+    """Stages that never said that they are ready for the session, each with what it said. ``limit`` is in seconds."""
+    found = [
+        f"rank {shard.rank} on {shard.host} at {plan.address_of(shard)}: {unready[shard.rank]}"
+        for shard in plan.shards
+        if shard.rank in unready
+    ]
     return refuse(
         "session.silent",
         subject,
         expected=f"a session on every stage within {limit:g} s",
-        found=f"nothing from {named}",
+        found="; ".join(found),
         remedy="p4 says nothing when an address leads nowhere. Check that its agent advertises this address and that "
         "the head's agent reaches it.",
     )

@@ -23,8 +23,9 @@ class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals and deadlines, all in seconds.
 
     Looks come at the pace of ``inspect`` while something is under way, of ``watched`` while nothing is and a console
-    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A drain is noticed in ``notice``;
-    the head's agent on another host is asked every ``head`` while one lasts.
+    looks on, else of ``rest``; and ``soon`` after something was changed at the agent. A session that was not opened is
+    asked for again after ``session_again``, and twice that each time. A drain is noticed in ``notice``; the head's
+    agent on another host is asked every ``head`` while one lasts.
     """
 
     inspect: float = 2.0
@@ -34,6 +35,7 @@ class P4Pace(msgspec.Struct, frozen=True, kw_only=True):
     notice: float = 0.5
     slack: float = 30.0
     session: float = 20.0
+    session_again: float = 2.0
     canary: float = 30.0
     unload: float = 60.0
     unload_again: float = 1.0

@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from backend.contract.findings import Finding, refuse, warn
+from backend.engines.p4.files import replace_file
 
 SLOTS = 256
 """Connections that a p4 agent can hold in its life, ours and everybody else's together."""
@@ -198,19 +199,7 @@ class SlotCount:
             raise
 
     def _write(self) -> None:
-        draft = self._path.with_suffix(".new")
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, msgspec.json.encode(self._count))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            draft.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._path, msgspec.json.encode(self._count), self._path.with_suffix(".new"), 0o600)
         except OSError as error:
             raise SlotsUnreadable(f"the slot count {self._path} cannot be written: {error.strerror}") from error

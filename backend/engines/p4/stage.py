@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from backend.contract.entities import Canary
 from backend.contract.findings import Finding
@@ -13,18 +13,30 @@ from backend.contract.plans import PlannedShard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import CanarySeen, Confirmed, LeaderGone, PhaseSeen, Proven, Run, Seen, Unfit, Unloaded
+from backend.engines.driver import (
+    CanarySeen,
+    Confirmed,
+    LeaderGone,
+    PhaseSeen,
+    Proven,
+    Published,
+    Run,
+    Seen,
+    Unfit,
+    Unloaded,
+)
 from backend.engines.p4.adoption import is_adopted
 from backend.engines.p4.bridge import Word
 from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.heads import until_head_is_gone
 from backend.engines.p4.loaded import judge_loaded, read_census, release_of, result_of
 from backend.engines.p4.record import RecordedStage, record_of, ring_of
-from backend.engines.p4.refusals import load_refused, other_release, sessionless, unanswered
+from backend.engines.p4.refusals import load_refused, other_release, rank_words, sessionless, unanswered
 from backend.engines.p4.seen import node_words
 from backend.engines.p4.site import Site, complete_counted, key_of, unload_once
 from backend.engines.p4.snapshot import NodeSeen
 from backend.engines.p4.stage_words import begun, said_since
+from backend.engines.together import together
 from backend.planning.engines.p4 import HEAD
 from backend.planning.engines.p4_commands import load_body
 
@@ -50,6 +62,8 @@ class Stage:
         self._run = run
         self._see = see
         self._is_closed = False
+        self._gate_due, self._gate_pause = 0.0, site.pace.unload_again
+        self._gate_told: Published | None = None
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
         self._is_dead = False
         self._begun = 0
@@ -84,9 +98,7 @@ class Stage:
         if head is None:
             await self._watch()
             return
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._watch())
-            both.create_task(self._watch_head(head))
+        await together(self._watch(), self._watch_head(head))
 
     # The load
 
@@ -98,8 +110,8 @@ class Stage:
         assert run.shard.resident is not None
         self._enter(ShardState.CONNECTING, f"asks {run.shard.resident.address} for it, stage at {body['endpoint']}")
         limit = run.plan.phase_seconds("connecting") + run.plan.phase_seconds("loading")
-        self._places.asked.add(self.key)
         self._begun = begun(await self._site.stderr())
+        self._places.asked.add(self.key)
         try:
             answer = await self._heard(
                 asyncio.ensure_future(self._door.load(planned, run.plan, body, limit + self._pace.slack))
@@ -126,13 +138,12 @@ class Stage:
     async def _heard(self, asked: asyncio.Future[Answer]) -> Answer:
         """Wait for the answer; what INSPECT says meanwhile is shown. Raises OSError."""
         began = time.monotonic()
+        look = asyncio.ensure_future(self._outlook.next())
         try:
             while True:
-                look = asyncio.ensure_future(self._outlook.next())
                 both: list[asyncio.Future[Any]] = [asked, look]
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 if asked.done():
-                    look.cancel()
                     return asked.result()
                 node = look.result().snapshot.node(self.key[0])
                 if node is not None and node.generation == self.key[1]:
@@ -141,8 +152,10 @@ class Stage:
                     self._enter(
                         ShardState.LOADING, f"p4 says {node_words(node)}{since}; it loads one stage after the other"
                     )
+                look = asyncio.ensure_future(self._outlook.next())
         finally:
             asked.cancel()
+            look.cancel()
 
     def _judge(self, answer: Answer) -> None:
         """LOADED, field by field. Raises StageOver."""
@@ -181,17 +194,18 @@ class Stage:
         ring = ring_of(plan)
         limit, began = plan.phase_seconds("warming"), time.monotonic()
         self._enter(ShardState.WARMING, f"loaded as planned; opens a session on {plan.profile.ranks} stages")
-        attempt, silent = 0, tuple(shard.rank for shard in plan.shards)
-        while silent and time.monotonic() - began < limit:
-            attempt += 1
+        attempt, pause = 1, self._pace.session_again
+        while True:
             session = f"ringtop-{plan.load_generation}-{attempt}"
-            silent = await self._door.open_session(ring, session, min(self._pace.session, limit))
-            if silent:
-                ranks = ", ".join(str(rank) for rank in silent)
-                self._enter(ShardState.WARMING, f"no session on rank {ranks} yet; asked again")
-        if silent:
-            named = [shard for shard in plan.shards if shard.rank in silent]
-            self._refuse(sessionless(self._subject, named, [plan.address_of(shard) for shard in named], limit))
+            unready = await self._door.open_session(ring, session, min(self._pace.session, limit))
+            if not unready:
+                break
+            if time.monotonic() - began + pause >= limit:
+                self._refuse(sessionless(self._subject, plan, unready, limit))
+            self._enter(ShardState.WARMING, f"no session yet ({rank_words(unready)}); asked again")
+            # A refusal comes at once, and each attempt that ends so may cost the p4 agent a connection slot for good.
+            await asyncio.sleep(pause)
+            attempt, pause = attempt + 1, 2 * pause
         at, began = UnixMs(self._wall_ms()), time.monotonic()
         prompt, tokens, patience = CANARY_PROMPT, CANARY_TOKENS, self._pace.canary
         try:
@@ -265,13 +279,23 @@ class Stage:
         return node if node is not None and node.generation == self.key[1] else None
 
     async def _gate(self) -> None:
-        """Admission follows the drain: closed while it runs, open again when it was given up."""
+        """Admission follows the drain: closed while it runs, open again when it was given up.
+
+        What the bridge did not do is said again, more and more seldom; each new answer is told once.
+        """
         draining = self._run.is_draining()
-        if draining == self._is_closed:
+        if draining == self._is_closed or time.monotonic() < self._gate_due:
             return
-        self._is_closed = draining
         word: Word = "close" if draining else "open"
-        self._see(await self._bridge.say(word, record_of(self._run.plan, self._wall_ms())))
+        told = await self._bridge.say(word, record_of(self._run.plan, self._wall_ms()))
+        if told.ok:
+            self._is_closed, self._gate_pause = draining, self._pace.unload_again
+        else:
+            self._gate_due = time.monotonic() + self._gate_pause
+            self._gate_pause = min(2 * self._gate_pause, self._pace.unload_slowest)
+        if told != self._gate_told:
+            self._gate_told = told
+            self._see(told)
 
     async def _try_unload(self) -> bool:
         """Ask once. p4 unloads what is not busy, and says what is open of what is: there is no other count of it."""
@@ -330,7 +354,7 @@ class Stage:
     def _enter(self, state: ShardState, words: str) -> None:
         self._see(PhaseSeen(state, words))
 
-    def _refuse(self, finding: Finding) -> None:
+    def _refuse(self, finding: Finding) -> NoReturn:
         self._see(Unfit(finding))
         raise StageOver(finding.words)
 

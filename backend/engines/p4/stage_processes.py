@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from backend.contract.reports import ResidentProcess
-from backend.engines.p4.own_agent import PROC, life_of, variable_given
+from backend.engines.p4.own_agent import PROC, life_of, read_text, variable_given
 
 WAIT_POLICY = "OMP_WAIT_POLICY"
 _BUSY_SHARE = 0.5
@@ -115,7 +115,7 @@ def _ticks(pid: int, proc: Path) -> dict[int, int]:
     found: dict[int, int] = {}
     try:
         for task in os.listdir(proc / str(pid) / "task"):
-            words = (proc / str(pid) / "task" / task / "stat").read_text().rpartition(")")[2].split()
+            words = read_text(proc / str(pid) / "task" / task / "stat").rpartition(")")[2].split()
             found[int(task)] = int(words[11]) + int(words[12])
     except OSError:
         return found

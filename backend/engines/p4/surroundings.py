@@ -51,7 +51,11 @@ class Lookout:
         """The last look, or a new one when that is old or ``now`` is asked for."""
         if not now and time.monotonic() - self._at < EVERY_SECONDS:
             return self._seen
-        self._seen = await asyncio.to_thread(self._look)
+        try:
+            self._seen = await asyncio.to_thread(self._look)
+        except OSError as error:  # such as no descriptor that is free: unknown is all that there is then
+            why = f"cannot be looked at: {error.strerror or error}"
+            self._seen = Surroundings(time.monotonic(), journal=JournalSeen(words=why), stderr=StderrSeen(why))
         self._at = time.monotonic()
         return self._seen
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,8 +21,9 @@ from backend.contract.words import UnixMs
 from backend.engines.driver import EngineMissing, TendingFailed, TendingRefused
 from backend.engines.p4.journal import look_at_journal
 from backend.engines.p4.moving import count_folder, move_aside
-from backend.engines.p4.own_agent import command_of, journal_given, life_of, listening, unit_of
+from backend.engines.p4.own_agent import command_of, journal_given, life_of, listening, still_runs, unit_of
 from backend.engines.p4.place import P4Place
+from backend.engines.p4.programs import run_program
 from backend.engines.p4.record import RecordUnreadable, read_record
 from backend.engines.p4.surroundings import Lookout, Surroundings
 
@@ -82,7 +82,7 @@ class P4Tender:
             unique=gauge.unique if gauge else None,
             hidden=gauge.hidden if gauge else None,
             processes=_descendants(pid) if pid is not None and life else (),
-            alive=tuple(each for each in processes if life_of(int(each.partition(":")[0])) == each),
+            alive=tuple(each for each in processes if still_runs(each)),
             journal=count_folder(folder),
             aside=count_folder(aside) if folder and aside.startswith(f"{folder}{MARK}") else None,
             restart=look_at_journal(folder, None).restart,
@@ -96,7 +96,7 @@ class P4Tender:
         end = f"systemctl {unit.replace('UNIT', 'stop', 1)}" if unit else f"kill -TERM {pid}" if pid is not None else ""
         begin = f"systemctl {unit.replace('UNIT', 'start', 1)}" if unit else command_of(pid) if pid is not None else ""
         return Commands(
-            end=shlex.join(place.stop).replace("'{pid}'", str(pid or "PID")) if place.stop else end,
+            end=shlex.join(_ending(place.stop, str(pid or "PID"))) if place.stop else end,
             begin=shlex.join(place.start) if place.start else begin,
             bridge=shlex.join(place.bridge.restart),
             end_is_ours=bool(place.stop),
@@ -116,7 +116,7 @@ class P4Tender:
     async def end(self, life: str) -> str:
         """End this life of it, never by KILL."""
         around = await self._lookout.seen(now=True)
-        if life_of(int(life.partition(":")[0])) != life:
+        if not still_runs(life):
             return f"{life} was gone already"
         if around.life and around.life != life:
             raise TendingRefused(
@@ -126,8 +126,7 @@ class P4Tender:
         if not self._place.stop:
             raise TendingRefused("agent.toml has no engines.p4.stop, so that ending the p4 agent is a person's to do")
         await self._afresh()  # FINISH on every connection: the next life is dialled without a back-off
-        pid = life.partition(":")[0]
-        command = tuple(word.replace("{pid}", pid) for word in self._place.stop)
+        command = _ending(self._place.stop, life.partition(":")[0])
         await _run(command)
         return f"{shlex.join(command)} was run for {life}"
 
@@ -173,28 +172,24 @@ class P4Tender:
         return f"{shlex.join(command)} was run"
 
 
+def _ending(command: tuple[str, ...], pid: str) -> tuple[str, ...]:
+    """The command that ends it, with its pid where agent.toml has ``{pid}``."""
+    return tuple(word.replace("{pid}", pid) for word in command)
+
+
 async def _run(command: tuple[str, ...]) -> None:
     """Run one command of agent.toml to its end. What it leaves running in the background is its own."""
-    with tempfile.TemporaryFile() as said:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, cwd="/"
-            )
-        except OSError as error:
-            raise TendingFailed(f"{command[0]} cannot be run: {error.strerror}. Correct it in agent.toml.") from error
-        try:
-            code = await asyncio.wait_for(process.wait(), COMMAND_SECONDS)
-        except TimeoutError:
-            raise TendingFailed(
-                f"{shlex.join(command)} did not end within {COMMAND_SECONDS:g} s; it is left running. A command that "
-                "starts the p4 agent must return (systemctl does)."
-            ) from None
-        if code:
-            said.seek(0)
-            tail = said.read().decode(errors="replace").strip().splitlines()[-_TAIL:]
-            raise TendingFailed(
-                f"{shlex.join(command)} ended with exit {code}: {' / '.join(tail) or 'it said nothing'}"
-            )
+    try:
+        ran = await run_program(command, COMMAND_SECONDS, lines=_TAIL, kills=False)
+    except OSError as error:
+        raise TendingFailed(f"{command[0]} cannot be run: {error.strerror}. Correct it in agent.toml.") from error
+    if ran.code is None:
+        raise TendingFailed(
+            f"{shlex.join(command)} did not end within {COMMAND_SECONDS:g} s; it is left running. A command that "
+            "starts the p4 agent must return (systemctl does)."
+        )
+    if ran.code:
+        raise TendingFailed(f"{shlex.join(command)} {ran.how}: {' / '.join(ran.said) or 'it said nothing'}")
 
 
 def _descendants(pid: int) -> tuple[StageProcess, ...]:

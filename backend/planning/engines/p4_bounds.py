@@ -105,7 +105,7 @@ def largest_n_ubatch(shape: ResultShape, n_batch: int, store: int) -> int | None
     low, high = 0, n_batch
     while low < high:
         middle = (low + high + 1) // 2
-        if _fits(shape.at(n_batch, middle), store):
+        if _fits(shape, n_batch, middle, store):
             low = middle
         else:
             high = middle - 1
@@ -126,8 +126,12 @@ def _pairs(shape: ResultShape, sizes: Iterable[int], store: int) -> Iterable[Fit
             yield FittingPair(n_batch, n_ubatch, largest_result(shape.at(n_batch, n_ubatch)))
 
 
-def _fits(shape: ResultShape, store: int) -> bool:
-    return max(_nonterminal(shape), _terminal(shape)) <= min(store, U64_MAX)
+def _fits(shape: ResultShape, n_batch: int, n_ubatch: int, store: int) -> bool:
+    """Whether the result of a stage at these batch sizes fits; one beyond 2^64-1 fits nowhere."""
+    try:
+        return largest_result(shape.at(n_batch, n_ubatch)) <= store
+    except BoundRefused:
+        return False
 
 
 def _row(shape: ResultShape) -> int:

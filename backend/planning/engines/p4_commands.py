@@ -19,6 +19,8 @@ def stage_plan(plan: Plan, shard: PlannedShard, model: str) -> str:
     """
     if shard.layers is None or shard not in plan.shards:
         raise ValueError(f"{shard.node_id} has no window of layers in plan {plan.digest[:8]}")
+    if '"' in model or "\n" in model:
+        raise ValueError(f"{model!r} has a quote or a line break, which a plan text cannot carry. Rename the file.")
     profile, (first, end) = plan.profile, shard.layers
     words: list[object] = ["--model", f'"{model}"', "--ctx-size", profile.context * profile.sequences]
     words += ["--batch-size", profile.n_batch, "--ubatch-size", profile.n_ubatch, "--n-seq-max", profile.sequences]
@@ -35,13 +37,17 @@ def load_body(plan: Plan, shard: PlannedShard, *, binary: str, model: str) -> di
     """The adapter's own LOAD of one stage, closed: every field that it takes and no other.
 
     ``binary`` and ``model`` come from the agent's configuration. The stage listens on loopback: only its own p4 agent
-    speaks to it, and it asks nobody for a name. Raises ValueError for a shard without a port.
+    speaks to it, and it asks nobody for a name. Raises ValueError for a shard without a port, and for a plan whose
+    phases have no bound.
     """
     if not shard.ports:
         raise ValueError(f"{shard.node_id} on {shard.host} has no port for its stage. Plan again.")
     profile = plan.profile
     passive = option_value(profile, "wait_policy") == "passive"
-    seconds = plan.phase_seconds("connecting") + plan.phase_seconds("loading")
+    try:
+        seconds = plan.phase_seconds("connecting") + plan.phase_seconds("loading")
+    except KeyError as error:
+        raise ValueError(f"the plan of {plan.replica} has no bound for the phase {error}. Plan again.") from error
     return {
         "load_generation": int(plan.load_generation),
         "binary": binary,

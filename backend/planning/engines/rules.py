@@ -11,6 +11,9 @@ from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, PhaseBound, Plan, Profile, Term
 from backend.contract.words import Bytes
 
+MAX_LAYERS = 512
+"""Layers of a model at most: llama.cpp's LLAMA_MAX_LAYERS, which p4's stages share."""
+
 
 class Seat(msgspec.Struct, frozen=True):
     """One rank's place before it has a host. ``takes_device`` is False for a rank that computes nothing itself."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from backend.contract.findings import Finding, refuse, warn
 from backend.planning.fleet import machine_of, taken_ports
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import LOOPBACK, refusing, warning
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _INTERNAL = {
@@ -214,3 +215,63 @@ def _of_band(port: int, count: int) -> str:
     return (
         "from the profile" if count == 1 else f"as the band of {count} from port {port} of the profile is needed whole"
     )
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing(
+        "address.loopback",
+        "a peer that dials itself",
+        "Set advertise in agent.toml.",
+        "advertise and boot ids",
+        loopback,
+        drift=LOOPBACK,
+    ),
+    refusing(
+        "address.wildcard",
+        "an address that cannot be dialled, and an engine open to everybody",
+        "Set advertise in agent.toml.",
+        "advertise",
+        wildcard,
+        drift=LOOPBACK,
+    ),
+    refusing(
+        "address.linklocal",
+        "an address that is another interface on every host",
+        "Set advertise in agent.toml.",
+        "advertise",
+        linklocal,
+        drift=LOOPBACK,
+    ),
+    warning(
+        "address.container",
+        "an address that only its own machine knows",
+        "Set advertise in agent.toml.",
+        "advertise against default bridges",
+        container,
+        drift=LOOPBACK,
+    ),
+    refusing(
+        "address.foreign",
+        "an engine that cannot listen, which llama.cpp's worker calls success (exit 0)",
+        "Set advertise in agent.toml.",
+        "the interfaces of the host",
+        foreign,
+    ),
+    refusing(
+        "address.same",
+        "a peer that answers for another host",
+        "Give each host its own advertise.",
+        "advertise and boot ids",
+        same,
+    ),
+    refusing("port.taken", "a bind that fails", "Free it, or leave port out.", "the agent's ports", port_taken),
+    refusing("port.outside", "a port the host may not use", "Leave port out.", "agent.toml", port_outside),
+    refusing("ports.none", "a shard without a port", "Dismiss ended replicas.", "the agent's ports", ports_none),
+    warning(
+        "port.ephemeral",
+        "a port that the kernel gives away just before the engine binds it",
+        "Move ports below the range, or reserve them by sysctl.",
+        "ip_local_port_range",
+        ephemeral,
+    ),
+)

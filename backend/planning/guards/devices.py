@@ -10,7 +10,8 @@ from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId, NodeId
 from backend.planning.fleet import FleetFacts, device_of, device_users, engine_of, is_shared
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import DEVICE, refusing, warning
 from backend.planning.inventory import matching_devices
 
 
@@ -142,3 +143,38 @@ def _computing(situation: Situation) -> Iterator[HostReport]:
 
 def _is_wanted(situation: Situation, name: str) -> bool:
     return any(fnmatchcase(name, pattern.strip()) for pattern in situation.plan.profile.device.split(","))
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing(
+        "device.missing",
+        "a whole load that ends at an unknown device name",
+        "Name a device of the engine's own list.",
+        "the engine's own device list",
+        missing,
+        drift=DEVICE,
+    ),
+    warning(
+        "device.unseen",
+        "layers that silently stay on the CPU",
+        "Install a build with this backend, or remove the mask.",
+        "the driver's list against the engine's",
+        unseen,
+        drift=DEVICE,
+    ),
+    warning(
+        "device.unmeasured",
+        "memory that nobody can compare",
+        "Set its memory in agent.toml.",
+        "the driver's list against the engine's",
+        unmeasured,
+    ),
+    refusing("device.taken", "two replicas on one GPU", "Unload one, or set share_device.", "shards and holds", taken),
+    refusing(
+        "device.index",
+        "a shard on another device than the one planned",
+        "Plan again; tie devices to uuids.",
+        "the driver's uuids",
+        index,
+    ),
+)

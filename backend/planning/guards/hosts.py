@@ -9,7 +9,8 @@ from backend.contract.findings import Finding, refuse, warn
 from backend.contract.naming import few_of, nearest, said_by
 from backend.contract.reports import HostReport
 from backend.planning.fleet import HOST_MEMORY, build_of, committed_budget, engine_of, engine_trouble
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import JOURNAL, RELEASE, refusing, warning
 
 
 def unknown(situation: Situation) -> Iterator[Finding]:
@@ -227,3 +228,84 @@ def cpu(situation: Situation) -> Iterator[Finding]:
                 remedy="It would die of signal 4 (illegal instruction) at its warm-up. Use an f16 model and cache, a "
                 "GPU, or a build made for this processor.",
             )
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing("host.unknown", "a load planned for a host nobody has", "Correct hosts.", "contexts.toml", unknown),
+    refusing(
+        "host.unreachable",
+        "a load that waits for a host that does not answer",
+        "Bring its agent back, or name others.",
+        "the links",
+        unreachable,
+    ),
+    refusing("hosts.none", "a plan without any host", "Change what speaks against each.", "placement", none),
+    refusing(
+        "host.refuses",
+        "engines that die when their agent restarts or one of them runs out of memory",
+        "Set KillMode=process and OOMPolicy=continue in the agent's unit.",
+        "the agent's control group and unit",
+        refuses,
+    ),
+    refusing(
+        "host.cordoned",
+        "new shards on a host that somebody keeps empty",
+        "Load elsewhere, or take it back: ringtop uncordon HOST.",
+        "the cordon at the host's agent",
+        cordoned,
+    ),
+    refusing("host.pool", "a load on a host that is kept for others", "Name another host.", "pool in agent.toml", pool),
+    refusing("host.fabric", "a ring over the slow network", "Name another host.", "fabric in agent.toml", fabric),
+    warning(
+        "fabric.differs",
+        "every token crossing between two networks",
+        "Set fabric.",
+        "fabric in agent.toml",
+        fabric,
+    ),
+    refusing(
+        "host.cores",
+        "more CPU promised than there is",
+        "Unload something, or lower cpu_cores.",
+        "load records against cores in agent.toml",
+        budgets,
+    ),
+    refusing(
+        "host.power",
+        "a circuit that trips",
+        "Unload something, or lower power.",
+        "load records against power_w in agent.toml",
+        budgets,
+    ),
+    warning(
+        "host.unbudgeted",
+        "watts promised to a host that nobody counts",
+        "Set power_w in its agent.toml.",
+        "power of the profile against agent.toml",
+        budgets,
+    ),
+    refusing(
+        "journal.unhealthy",
+        "a load that nobody remembers after a restart",
+        "Free space, or repair the journal on the host.",
+        "the agent's journal",
+        journal,
+        drift=JOURNAL,
+    ),
+    refusing("engine.missing", "a load that no program can serve", "Install it there.", "agent.toml", engine),
+    refusing(
+        "release.differs",
+        "ranks that misread each other, or hang",
+        "Install one release on every host of the ring.",
+        "the engine's own version on every host",
+        release,
+        drift=RELEASE,
+    ),
+    refusing(
+        "cpu.features",
+        "an engine that dies of signal 4 (illegal instruction) at its warm-up",
+        "Use an f16 model and cache, a GPU, or another build.",
+        "/proc/cpuinfo against the build",
+        cpu,
+    ),
+)

@@ -8,7 +8,8 @@ from backend.contract.findings import Finding, refuse, warn
 from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
 from backend.planning.fleet import DAY_MS, highest_generation
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import GENERATION, refusing, warning
 
 CLOCK_LIMIT_MS = 300_000
 """How far this clock may be off the agents' median before it may mint no generation."""
@@ -95,3 +96,40 @@ def clock_offset(situation: Situation) -> Iterator[Finding]:
                 found=f"{abs(offset - median) / 1000:.1f} s {side} the agents' median",
                 remedy="Times of its journal will not line up with the others'. Set its clock.",
             )
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing(
+        "generation.differs",
+        "a leader that stops at its first release, after one right answer",
+        "Plan again, with one number.",
+        "the plan",
+        differs,
+        drift=GENERATION,
+    ),
+    refusing(
+        "generation.not_above",
+        "a load that an agent takes for an older one",
+        "Plan again.",
+        "the generations stored at the plan's hosts",
+        not_above,
+        drift=GENERATION,
+    ),
+    warning(
+        "generation.ahead",
+        "a number from a broken clock that all later ones would follow",
+        "Look at that host's clock.",
+        "the generations stored anywhere",
+        ahead,
+        drift=GENERATION,
+    ),
+    refusing(
+        "clock.off",
+        "a generation that is wrong for everybody",
+        "Set this machine's clock.",
+        "the clock pairs of the hellos",
+        clock_off,
+        drift=GENERATION,
+    ),
+    warning("clock.offset", "journals that do not line up", "Set its clock.", "the clock pairs", clock_offset),
+)

@@ -9,7 +9,8 @@ from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
 from backend.contract.states import ShardState, shard_state
 from backend.planning.fleet import FleetFacts, replica_ids
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import warning
 
 _STARTING = (
     ShardState.RESERVED,
@@ -126,3 +127,24 @@ def _being_loaded(plan: Plan, report: HostReport) -> dict[str, str]:
 
 def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
+
+
+GUARDS: tuple[Guard, ...] = (
+    warning("replica.loading", "one replica loaded twice", "Look at the other load.", "reservations", twice),
+    warning(
+        "replica.held",
+        "a load of what a person holds down",
+        "Ask who holds it, or release it: ringtop resume NAME.",
+        "what people decided, as the agents keep it",
+        held,
+    ),
+    warning(
+        "host.draining",
+        "new shards on a host that somebody is emptying",
+        "Ask whether the host is wanted empty.",
+        "the drains at the plan's hosts",
+        draining,
+    ),
+    warning("protocol.skew", "words that one side drops", "Bring both to one release.", "agent versions", skew),
+    warning("catalog.stale", "a plan from an old catalog", "Correct the file.", "catalog.toml", stale_catalog),
+)

@@ -8,7 +8,8 @@ from backend.contract.findings import Finding, refuse, warn
 from backend.contract.reports import HostReport, ResidentFacts
 from backend.planning.fleet import engine_of, machine_of
 from backend.planning.guards.addresses import is_loopback, is_wildcard
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import JOURNAL, LOOPBACK, refusing, warning
 
 SLOTS_WARN = 128
 SLOTS_CRITICAL = 192
@@ -126,3 +127,46 @@ def _residents(situation: Situation) -> list[tuple[HostReport, ResidentFacts]]:
         if facts is not None and facts.resident is not None:
             found.append((report, facts.resident))
     return found
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing(
+        "resident.loopback",
+        "stages that are looked for at themselves, in silence",
+        "Advertise an address that the others reach.",
+        "what the engine's own agent advertises",
+        address,
+        drift=LOOPBACK,
+    ),
+    refusing("resident.same", "a stage looked for elsewhere", "Give each its own.", "its address", address),
+    refusing(
+        "resident.journal",
+        "a LOAD refused after every other stage is up",
+        "Start the engine's agent with a journal.",
+        "the environment of its process, and its folder",
+        journal,
+        drift=JOURNAL,
+    ),
+    warning(
+        "resident.restart",
+        "an agent that refuses to start again",
+        "Move its journal aside in time.",
+        "the records in its journal's folder",
+        journal,
+    ),
+    warning(
+        "resident.slots",
+        "an agent that takes no connection and says nothing",
+        "Start it again in time.",
+        "the sockets of its process",
+        slots,
+    ),
+    refusing("resident.name", "a LOAD of a name that is taken", "Unload it.", "its nodes", names),
+    warning(
+        "resident.untold",
+        "requests refused as stale after a good load",
+        "Set record or hook of the bridge.",
+        "agent.toml of the head's host",
+        bridge,
+    ),
+)

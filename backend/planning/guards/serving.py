@@ -8,7 +8,8 @@ from backend.contract.findings import Finding, refuse, warn
 from backend.planning.engines.serving import ServingRules
 from backend.planning.fleet import available_memory, device_of
 from backend.planning.guards.addresses import is_loopback, is_wildcard
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import LOOPBACK, refusing, warning
 
 
 def rendezvous(situation: Situation) -> Iterator[Finding]:
@@ -106,3 +107,39 @@ def share(situation: Situation) -> Iterator[Finding]:
                     found=f"{free / 2**30:.1f} GiB",
                     remedy=f"The engine would end before the weights. Free the device, or lower {rules.share_option}.",
                 )
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing(
+        "memory.share",
+        "an engine that ends before the weights",
+        "Lower the share, or free the device.",
+        "free against total memory",
+        share,
+    ),
+    refusing(
+        "rendezvous.loopback",
+        "ranks that wait for themselves for minutes",
+        "Give rank 0's own address.",
+        "advertise and options",
+        rendezvous,
+        drift=LOOPBACK,
+    ),
+    refusing(
+        "address.unset",
+        "an engine that guesses the wrong one of its addresses",
+        "Leave host_address out.",
+        "the interfaces of the host",
+        host_address,
+        drift=LOOPBACK,
+    ),
+    warning(
+        "address.interface",
+        "NCCL over the slow network",
+        "Name the interface.",
+        "the interfaces of the host",
+        host_address,
+    ),
+    refusing("visible.twice", "devices filtered twice", "Remove one.", "options", visible_devices),
+    warning("shutdown.zero", "a stop that cuts every stream", "Give it time.", "options", shutdown),
+)

@@ -8,7 +8,8 @@ from backend.contract.findings import Finding, refuse
 from backend.contract.plans import Plan
 from backend.planning.engines import RULES
 from backend.planning.fleet import FleetFacts, machine_of
-from backend.planning.guards.situation import Situation
+from backend.planning.guards.situation import Guard, Situation
+from backend.planning.guards.table import refusing
 
 
 def ranks(situation: Situation) -> Iterator[Finding]:
@@ -99,3 +100,10 @@ def endpoints_of(plan: Plan, fleet: FleetFacts) -> Iterator[Finding]:
 
 def _listed(items: Iterable[object]) -> str:
     return ", ".join(map(str, items)) or "nothing"
+
+
+GUARDS: tuple[Guard, ...] = (
+    refusing("port.clash", "two shards on one endpoint", "Plan again.", "the plan", endpoints),
+    refusing("ranks.order", "a ring with a rank twice or missing", "Plan again.", "the plan", ranks),
+    refusing("layers.window", "a layer computed twice, or by nobody", "Plan again.", "the plan", layers),
+)

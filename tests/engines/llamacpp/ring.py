@@ -20,7 +20,7 @@ from backend.contract.plans import PhaseBound, Plan, PlannedShard, Profile, seal
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, OpId, Port, ReplicaId, UnixMs, node_id
 from backend.engines.driver import Run, Seen
 from backend.engines.llamacpp.drive import LlamaCpp
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.engines.llamacpp.pace import Pace
 from backend.planning.engines.llamacpp import LLAMACPP, layer_counts
 
@@ -140,12 +140,10 @@ class Rank:
         self.pid = pid
         self.log = log
         self.seen: list[Seen] = []
-        self.times: list[float] = []
         self.task: asyncio.Task[None] | None = None
 
     def see(self, seen: Seen) -> None:
         self.seen.append(seen)
-        self.times.append(time.monotonic())
 
     def all(self, kind: type[S]) -> list[S]:
         """Everything of one kind that was seen."""

@@ -34,6 +34,11 @@ def test_who_waits_has_arrived_and_counts_no_second_time_in_its_slot() -> None:
     assert counted(reading(7, 9), reading(7, 9, queued=2), reading(9, 11, queued=1), reading(11, 12)) == 2
 
 
+def test_who_still_waits_has_arrived_already() -> None:
+    assert counted(reading(7, 9), reading(7, 9, queued=2)) == 2
+    assert counted(reading(7, 9, queued=1), reading(7, 9, queued=3)) == 2
+
+
 def test_who_waited_before_the_drain_is_no_newcomer_in_its_slot() -> None:
     assert counted(reading(7, 9, queued=1), reading(9, 11)) == 0
 

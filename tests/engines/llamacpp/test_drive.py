@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,12 +21,24 @@ from backend.contract.plans import Fact
 from backend.contract.reports import ClientSeen, EngineFacts, HostFacts, Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import HostId, NodeId, Port, UnixMs
-from backend.engines.driver import CanarySeen, EngineMissing, LeaderGone, PeerLost, PhaseSeen, Proven, Unfit
+from backend.engines.driver import (
+    CanarySeen,
+    EngineMissing,
+    LeaderGone,
+    PeerLost,
+    PhaseSeen,
+    Proven,
+    Run,
+    Seen,
+    Unfit,
+)
+from backend.engines.llamacpp import drive as drive_module
 from backend.engines.llamacpp import worker as worker_module
 from backend.engines.llamacpp.drive import LlamaCpp
 from backend.engines.llamacpp.pace import Pace
 from backend.engines.llamacpp.sockets import resident_bytes
 from backend.engines.registry import driver_for
+from backend.engines.together import together
 from tests.engines.llamacpp.conftest import MakeRing
 from tests.engines.llamacpp.ring import RELEASE, Rank, Ring, ring_plan, shard_of, until, with_bound
 
@@ -65,6 +79,11 @@ async def test_facts_name_release_and_devices_of_the_pinned_wheel() -> None:
 async def test_a_missing_folder_is_named_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match=r"nowhere is missing\. Put llama-server and ggml-rpc-server"):
         await LlamaCpp(tmp_path / "nowhere").facts()
+
+
+async def test_a_folder_that_cannot_be_looked_at_is_named_with_its_remedy() -> None:
+    with pytest.raises(EngineMissing, match=r"cannot be looked at: File name too long\. .* correct engines\.llamacpp"):
+        await LlamaCpp(Path("/") / ("x" * 300)).facts()
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
@@ -355,9 +374,7 @@ async def test_a_silent_worker_overruns_its_phase_within_the_bound(
 ) -> None:
     ring = make_ring(ring_plan(tiny, seconds=1.5), Pace(hello_deadline=0.5))
     on_port(ring, 1, listener)
-    began = time.monotonic()
     finding = (await ring.follow(1, None, os.getpid(), tmp_path / "none.log").first(Unfit)).finding
-    assert time.monotonic() - began < 6
     assert finding.id == "phase.overrun"
     assert finding.subject == "rank 1 on host-b"
     assert "connecting within 1.5 s" in finding.expected
@@ -439,17 +456,15 @@ async def test_a_worker_whose_port_is_taken_exits_and_the_taker_is_never_believe
 
 
 @engine
-async def test_a_killed_worker_is_told_at_once_by_name(tiny: Path, make_ring: MakeRing) -> None:
+async def test_a_killed_worker_is_told_by_name_before_a_canary_fails(tiny: Path, make_ring: MakeRing) -> None:
     ring = await ready_ring(make_ring(ring_plan(tiny)))
     leader = ring.ranks[0]
     await until(lambda: last(leader).in_flight == 0, "a watched leader")
-    at = time.monotonic()
     ring.kill(2)
     lost = await leader.first(PeerLost)
-    took = leader.times[leader.seen.index(lost)] - at
     assert lost.rank == 2
     assert "rank 2 on host-c at 127.0.0.1" in lost.words
-    assert took < 5, "a look comes every 250 ms"
+    assert all(seen.canary.ok for seen in leader.all(CanarySeen)), "its sockets say it, and no canary"
 
 
 @engine
@@ -534,6 +549,26 @@ async def test_counters_that_do_not_answer_are_unknown_and_never_zero(tiny: Path
 
 
 @engine
+async def test_a_ring_that_serves_is_left_alone_while_its_agent_has_no_descriptor_left(
+    tiny: Path, make_ring: MakeRing
+) -> None:
+    """That nothing can be looked at is unknown: no end of anything, and no end of the watch either."""
+    pace = Pace(poll=0.05, poll_busy=0.05, worker_look=0.05, ready_look=0.05)
+    ring = await ready_ring(make_ring(ring_plan(tiny), pace))
+    leader, worker = ring.ranks[0], ring.ranks[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        await until(lambda: "Too many open files" in last(leader).words, "a leader whose counters cannot be asked for")
+        await until(lambda: last(worker).memory is None, "a worker whose memory is unknown")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: last(leader).in_flight == 0 and not last(leader).words, "counters again")
+    await until(lambda: (last(worker).memory or 0) > 0, "memory again")
+    assert not [seen for rank in ring.ranks.values() for seen in rank.all(Unfit)]
+
+
+@engine
 async def test_a_worker_without_its_leader_says_so_after_its_grace(tiny: Path, make_ring: MakeRing) -> None:
     ring = await ready_ring(make_ring(ring_plan(tiny), Pace(leader_grace=1.0)))
     await until(lambda: ShardState.READY in states(ring, 1), "a ready worker")
@@ -607,3 +642,84 @@ async def test_a_kernel_that_shows_no_sockets_ends_a_start_in_words_injected(
     assert finding.id == "host.unreadable"
     assert "Address family not supported" in finding.found
     assert "RestrictAddressFamilies=" in finding.remedy
+
+
+@engine
+async def test_what_ran_before_is_followed_as_soon_as_it_can_be_looked_at(tiny: Path, make_ring: MakeRing) -> None:
+    ring = await ready_ring(make_ring(ring_plan(tiny), Pace(follow_again=0.05, worker_look=0.05)))
+    worker = ring.ranks[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        shard = shard_of(ring.plan.shards[1], ring.plan, "ready")
+        again = ring.follow(1, None, worker.pid, worker.log, shard=shard, adopted=True)
+        await until(lambda: "not followed" in last(again).words if again.all(Measurement) else False, "words on it")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: (last(again).memory or 0) > 0, "memory that is measured")
+    assert not again.all(Unfit)
+
+
+@engine
+async def test_a_device_whose_driver_hangs_is_unknown_and_ends_neither_a_start_nor_a_watch(
+    tiny: Path, make_ring: MakeRing
+) -> None:
+    """Its memory cannot be measured then; that the ring works is proven by its placement and the canary."""
+    is_hung = True
+
+    def free() -> int:
+        if is_hung:
+            raise LookupError("this host has no device CUDA0; it has CPU (the GPU driver did not answer)")
+        return 1 << 30
+
+    ring = make_ring(ring_plan(tiny), Pace(worker_look=0.05))
+    ring.free_memory = free
+    await ready_ring(ring)
+    worker = ring.ranks[1]
+    shard = msgspec.structs.replace(shard_of(ring.plan.shards[1], ring.plan, "ready"), device="CUDA0")
+    again = ring.follow(1, None, worker.pid, worker.log, shard=shard, adopted=True)
+    await until(lambda: again.all(Measurement) and states(ring, 1)[-1:] == [ShardState.READY], "an adopted worker")
+    assert (last(again).memory, last(again).loaded) == (None, None)
+    count, is_hung = len(again.all(Measurement)), False
+    await until(lambda: len(again.all(Measurement)) > count + 1, "a watch that goes on")
+    assert not again.all(Unfit)
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["starts", "serves"])
+async def test_what_cannot_be_looked_at_any_more_ends_a_start_and_nothing_that_serves_injected(
+    tiny: Path, make_ring: MakeRing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    class Blinded:
+        def __init__(self, run: Run, see: Callable[[Seen], None], *_: object) -> None:
+            self.see = see
+
+        async def follow(self) -> None:
+            if serves:
+                self.see(PhaseSeen(ShardState.READY, "served so far"))
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(drive_module, "WorkerDrive", Blinded)
+    rank = make_ring(ring_plan(tiny)).follow(1, None, os.getpid(), tmp_path / "none.log")
+    if serves:
+        with pytest.raises(OSError, match="No buffer space"):
+            await rank.first(Unfit)
+        assert not rank.all(Unfit)
+    else:
+        assert (await rank.first(Unfit)).finding.id == "host.unreadable"
+
+
+async def test_of_watches_that_belong_together_the_one_that_failed_is_told() -> None:
+    ended = asyncio.Event()
+
+    async def watch() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise RuntimeError("what failed")
+
+    with pytest.raises(RuntimeError, match="what failed"):
+        await together(watch(), fail())
+    assert ended.is_set()

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.engines.driver import ModelUnreadable
-from backend.engines.llamacpp.gguf import MAX_ENTRIES, MAX_TENSORS, TENSOR_TYPES, read_header
+from backend.engines.llamacpp.gguf import MAX_ENTRIES, MAX_TENSORS, TENSOR_TYPES
+from backend.engines.llamacpp.model_file import read_header
 from backend.local.tiny_model import write_tiny_model
 
 Write = Callable[[bytes], Path]
@@ -193,6 +194,11 @@ def test_a_header_with_changed_bytes_is_read_or_refused_and_nothing_else(tiny: P
         (a_file([entry("k", 9, struct.pack("<IQ", 8, 1_000_000))]), "needs 8000000 bytes"),
         (a_file([entry("k", 9, struct.pack("<IQ", 4, 1_000_000))]), "needs 4000000 bytes"),
         (a_file([entry("k", 9, struct.pack("<IQ", 9, 1))]), "elements of 'k' have type 9"),
+        (a_file([entry("k", 9, struct.pack("<IQ", 8, 3) + text("a") + struct.pack("<Q", 2**62))]), "k[1] needs"),
+        (
+            a_file([entry("k", 9, struct.pack("<IQ", 8, 2) + text("a" * 16))], []).rstrip(b"\0"),
+            "the length of k[1] needs",
+        ),
         (a_file([u32("k", 1), u32("k", 2)]), "'k' is there twice"),
         (a_file([entry("\xff", 4, b"").replace("\xff".encode(), b"\xff\xff")]), "not UTF-8"),
         (a_file([u32("general.alignment", 24)]), "general.alignment is 24"),
@@ -228,6 +234,16 @@ def test_a_header_that_lies_is_refused_with_the_offset_and_both_values(raw: byte
 )
 def test_a_header_without_a_models_geometry_is_refused(entries: list[bytes], words: str, write: Write) -> None:
     assert words in refused(write(a_file(entries)))
+
+
+def test_a_file_that_was_merged_from_parts_is_whole(write: Write) -> None:
+    """The engine's own tool writes 0 parts into what it merges."""
+    parts = [entry("split.count", 2, struct.pack("<H", 0)), entry("split.no", 2, struct.pack("<H", 0))]
+    assert read_header(write(a_file([*geometry(), *parts]))).n_layer == 1
+
+
+def test_a_vocabulary_alone_is_no_model_of_no_bytes(write: Write) -> None:
+    assert "has no tensors" in refused(write(a_file(tensors=[])))
 
 
 def test_a_block_beyond_the_models_count_is_refused(write: Write) -> None:

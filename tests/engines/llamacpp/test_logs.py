@@ -119,3 +119,16 @@ def test_a_tail_gives_whole_lines_only_and_starts_again_when_the_log_was_cut(tmp
     assert tail.new_lines() == []
     log.write_bytes(b"new\n")
     assert tail.new_lines() == ["new"]
+
+
+def test_a_line_that_does_not_end_is_not_kept_whole(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    tail = LogTail(log)
+    for _ in range(3):
+        with log.open("ab") as more:
+            more.write(b"." * 200_000)
+        assert tail.new_lines() == []
+    with log.open("ab") as more:
+        more.write(b"\nthree\n")
+    dots, three = tail.new_lines()
+    assert (len(dots), three) == (65_536, "three")

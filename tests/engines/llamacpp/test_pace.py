@@ -18,15 +18,15 @@ def test_a_ceiling_below_the_soonest_look_is_kept() -> None:
     assert next_look(5.0, 0.001) == 0.001
 
 
-async def test_looks_of_one_agent_fall_on_one_beat() -> None:
-    loop = asyncio.get_running_loop()
+async def test_looks_of_one_agent_fall_on_one_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, due = asyncio.get_running_loop(), []
 
-    async def look(delay: float) -> float:
-        await asyncio.sleep(delay)
-        await beat(0.2)
-        return loop.time()
+    async def keep(pause: float) -> None:
+        due.append(loop.time() + pause)
 
-    first, second = await asyncio.gather(look(0.0), look(0.003))
-    apart = abs(first - second) % 0.2
-    assert min(apart, 0.2 - apart) < 0.15
-    assert first % 0.2 < 0.15
+    with monkeypatch.context() as still:
+        still.setattr(asyncio, "sleep", keep)
+        for now in (100.03, 100.033, 100.199):
+            still.setattr(loop, "time", lambda now=now: now)
+            await beat(0.2)
+    assert due == pytest.approx([100.2, 100.2, 100.2])

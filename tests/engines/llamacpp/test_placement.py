@@ -9,7 +9,7 @@ import pytest
 
 from backend.contract.entities import Buffers
 from backend.contract.plans import Plan
-from backend.contract.words import Port
+from backend.contract.words import HostId, Port
 from backend.engines.llamacpp.logs import MIB, LoadPicture, read_picture
 from backend.engines.llamacpp.placement import buffers_by_rank, judge_bounds, judge_engine_plan, judge_placement
 from tests.engines.llamacpp.lines import ALONE, RING, TOO_BIG
@@ -117,3 +117,24 @@ def test_a_derived_bound_that_differs_by_a_hundredth_of_a_mib_is_refused(plan: P
 
 def test_what_was_not_derived_is_not_compared(plan: Plan) -> None:
     assert judge_bounds(picture(), with_bound(plan, 1, weights=1, derived=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "is_here"),
+    [("host-a", "CPU", True), ("host-a", "CUDA0", False), ("elsewhere", "CPU", False)],
+)
+def test_a_workers_memory_counts_where_it_is_on_the_leaders_own_device(
+    plan: Plan, host: str, device: str, is_here: bool
+) -> None:
+    """What is free was looked at on that device, before the engines of this load took any."""
+    assert plan.shards[0].host == "host-a"
+    elsewhere = [msgspec.structs.replace(shard, host=HostId("elsewhere")) for shard in plan.shards[1:]]
+    moved = msgspec.structs.replace(elsewhere[0], host=HostId(host), device=device)
+    made = msgspec.structs.replace(plan, shards=(plan.shards[0], moved, *elsewhere[1:]))
+    seen = picture()
+    leader = seen.plans["Host"].taken * MIB
+    both = leader + seen.plans[f"{moved.advertise}:{moved.ports[0]}"].taken * MIB
+    assert judge_engine_plan(seen, made, both) is None
+    short = judge_engine_plan(seen, made, both - 1)
+    assert (short is not None) == is_here
+    assert judge_engine_plan(seen, made, leader - 1) is not None, "the leader's own always counts"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,10 +56,8 @@ async def test_the_request_is_one_hello_frame_with_24_bytes() -> None:
 
 async def test_a_silent_peer_is_given_up_at_the_deadline() -> None:
     async with answering(b"") as (port, _):
-        began = time.monotonic()
         with pytest.raises(TimeoutError):
             await hello("127.0.0.1", port, 0.3)
-    assert time.monotonic() - began < 5
 
 
 async def test_a_closed_port_is_a_connection_error() -> None:

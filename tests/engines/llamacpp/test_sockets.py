@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -157,3 +158,13 @@ def test_a_zombie_has_ended_and_has_neither_sockets_nor_memory() -> None:
         process.stdin.close()
     assert has_ended(process.pid)
     assert resident_bytes(process.pid) is None
+
+
+def test_a_process_that_cannot_be_looked_at_is_unknown_and_not_gone() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        seen = has_ended(os.getpid()), resident_bytes(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == (False, None)

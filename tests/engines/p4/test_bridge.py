@@ -76,6 +76,17 @@ async def test_a_bridge_that_did_not_take_it_over_is_said_aloud(tmp_path: Path) 
     assert "stale" in told.words
 
 
+async def test_a_bridge_behind_a_path_and_one_that_answers_no_json(tmp_path: Path) -> None:
+    plan = a_p4_plan()
+    async with controllers(stages(int(plan.load_generation))) as (url, asked):
+        told = await Bridge(BridgePlace(record=str(tmp_path / "r"), url=f"{url}/ring/")).publish(plan, 5)
+    assert told.ok, told.words
+    assert "GET /ring/api/controllers HTTP" in asked[0]
+    told = await Bridge(BridgePlace(record=str(tmp_path / "r"), url="http://127.0.0.1:port")).publish(plan, 5)
+    assert not told.ok
+    assert "does not say that it took it over" in told.words
+
+
 async def test_a_hook_gets_the_word_and_the_ring(tmp_path: Path) -> None:
     plan = a_p4_plan()
     hook = a_hook(tmp_path, f'echo "$2" >> {tmp_path}/words; cat > {tmp_path}/"$2".json')
@@ -105,6 +116,9 @@ async def test_a_hook_that_fails_is_quoted(tmp_path: Path) -> None:
         "{}",
         '{"load_generation": "7", "stages": []}',
         '{"load_generation": 7, "stages": [{"agent": 1}]}',
+        '{"load_generation": 7, "stages": [{"agent": "10.0.0.1:42011", "node": "s0", "generation": 7}]}',
+        '{"load_generation": 7, "stages": [{"agent": "tcp://h:1", "node": "", "generation": 7}]}',
+        '{"load_generation": 7, "stages": [{"agent": "tcp://h:1", "node": "s0", "generation": 0}]}',
         "\xff",
     ],
     ids=repr,

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
 
+from backend.contract.p4.addresses import P4Address
 from backend.contract.p4.content_types import INSPECT, OUTPUT, SNAPSHOT
 from backend.contract.p4.events import P4Agent, P4Event, P4Node, P4Outer, decode_event, encode_event
 from backend.contract.p4.framing import FINISH, frame_body
 from backend.contract.p4.hops import Data, Query, QueryResult, Receipt, ReceiptAck, ReceiptStatus
 from backend.engines.p4.asked import Asked, Stream
 from backend.engines.p4.client import LaneName, P4Client
+from backend.engines.p4.connection import P4Connection, P4Settings
+from backend.engines.p4.door import NothingSent
+from backend.engines.p4.link import P4Link
 from backend.engines.p4.outcomes import NotSent, Unknown
+from backend.engines.p4.outlook import Outlook
+from backend.engines.p4.place import P4Place
+from backend.engines.p4.record import RecordedLoad, RecordedStage
 from backend.engines.p4.slots import SlotCount
 from backend.engines.p4.snapshot import Snapshot
-from tests.engines.p4.scripted import ADVERTISED, SECONDS, Caller, scripted
+from backend.engines.p4.surroundings import Lookout
+from tests.engines.p4.scripted import ADVERTISED, SECONDS, Caller, ScriptedAgent, scripted
 
 DIRECT = {"inspection": ("direct",), "control": ("direct",)}
 SNAPSHOT_JSON = b'{"schema":1,"generated_at_unix_ms":5,"nodes":[]}'
@@ -380,3 +389,159 @@ async def test_nobody_listening_costs_no_slot_and_is_tried_again_later(tmp_path:
             assert "not dialled for another 0." in second.words
         assert (slots.spent, slots.open) == (0, 0)
         slots.close()
+
+
+@pytest.mark.parametrize("host", ["gpu..b", "x" * 64, "gpu\0b"], ids=repr)
+async def test_a_name_that_cannot_be_looked_up_is_told_and_costs_no_slot(tmp_path: Path, host: str) -> None:
+    slots = SlotCount(tmp_path / "slots.json", "life")
+    async with P4Client((host, 52001), ADVERTISED, slots) as client:
+        for _ in range(2):
+            told = await client.inspect(SECONDS)
+            assert isinstance(told, NotSent)
+            assert "is no host name" in told.words
+    assert (slots.open, slots.spent) == (0, 0)
+    slots.close()
+
+
+async def test_nothing_is_dialled_behind_a_close(tmp_path: Path) -> None:
+    """Its caller waits until the cost of the connection before is written down, and meanwhile the client is left."""
+    at_end, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    class SlowSlots(SlotCount):
+        def end(self, channel: str, *, returned: bool) -> None:
+            loop.call_soon_threadsafe(at_end.set)
+            assert go_on.wait(SECONDS)
+            super().end(channel, returned=returned)
+
+    async def never_say_finish(caller: Caller) -> None:
+        await caller.reader.read()
+
+    agent = ScriptedAgent(never_say_finish)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    slots = SlowSlots(tmp_path / "slots.json", "life")
+    dial, hasty = server.sockets[0].getsockname(), P4Settings(finish_seconds=0.0)
+    client = P4Client(dial, ADVERTISED, slots, settings=hasty, modes={"inspection": ("direct",)})
+    lane = client.lane("inspection")
+
+    async def leave() -> None:
+        await at_end.wait()
+        leaving = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await leaving
+
+    left = asyncio.create_task(leave())
+    connection = await lane.ready(SECONDS)
+    assert isinstance(connection, P4Connection)
+    await connection.finish()
+    told = await lane.ready(SECONDS)
+    await left
+    assert isinstance(told, NotSent)
+    assert "has left the p4 agent" in told.words
+    assert (agent.accepted, slots.open) == (1, 0)
+    slots.close()
+    server.close()
+
+
+def a_link(port: int, home: Path) -> P4Link:
+    """The door of one host's p4 agent at this port."""
+    address = P4Address(f"tcp://127.0.0.1:{port}")
+    place = P4Place(agent=address, advertise=address, binary="/stage")
+    return P4Link(place, home, Lookout(place))
+
+
+async def test_two_that_ask_at_once_share_one_slot_count(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        link = a_link(held.getsockname()[1], tmp_path)
+        told = await asyncio.gather(*(link.inspect() for _ in range(3)), return_exceptions=True)
+        await link.leave()
+    assert [isinstance(each, NothingSent) for each in told] == [True] * 3
+    assert not [each for each in told if "another process" in str(each)], "it was our own other caller"
+
+
+async def test_an_output_that_cannot_be_read_is_an_end_of_the_prompt_and_no_fault(tmp_path: Path) -> None:
+    async def garble(caller: Caller) -> None:
+        asked = await caller.event()
+        output = msgspec.structs.replace(answer_to(asked), payload_content_type=OUTPUT, payload=b"\xff{")
+        caller.write(frame_body(encode_event(output)))
+        await caller.until_finish()
+
+    agent = ScriptedAgent(garble)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    link = a_link(server.sockets[0].getsockname()[1], tmp_path)
+    ring = RecordedLoad("m", 7, (RecordedStage(ADVERTISED, "s0", 7),))
+    with pytest.raises(ConnectionError, match=r"breaks p4's contract: the payload of .* is not UTF-8"):
+        await link.complete(ring, "s", "hi", 2, SECONDS)
+    unnamed = RecordedLoad("m", 7, (RecordedStage("nowhere", "s0", 7), RecordedStage(ADVERTISED, "s1", 7)))
+    assert set(await link.open_session(unnamed, "s", SECONDS)) == {0, 1}
+    await link.leave()
+    server.close()
+
+
+async def test_whoever_waits_for_a_look_hears_of_a_fault_and_silence_ends_no_wait() -> None:
+    answers: list[Exception] = [TimeoutError("silent"), RuntimeError("a fault of ours")]
+
+    async def ask() -> Snapshot:
+        raise answers.pop(0) if len(answers) > 1 else answers[0]
+
+    outlook = Outlook(ask, lambda: 0.0, 0.0)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        await asyncio.wait_for(outlook.next(), SECONDS)
+
+
+async def test_a_refused_unload_does_not_say_that_nothing_is_there(tmp_path: Path) -> None:
+    async def refuse(caller: Caller) -> None:
+        await caller.greet()
+        data, _ = await caller.data()
+        caller.say(Receipt(data.attempt, data.digest, ReceiptStatus.REJECTED, "hop receipt store full"))
+        await caller.until_finish()
+
+    agent = ScriptedAgent(refuse)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    link = a_link(server.sockets[0].getsockname()[1], tmp_path)
+    answer = await link.unload("s0", 7, SECONDS)
+    assert not answer.is_absent
+    assert answer.words == "rejected, resource unknown: the p4 agent's broker refused it: hop receipt store full"
+    await link.leave()
+    server.close()
+
+
+async def test_who_asks_while_it_is_being_left_is_answered_on_a_connection_of_its_own(tmp_path: Path) -> None:
+    """As the host's facts do in a recovery, whose steps leave the p4 agent and dial it anew."""
+    leaving, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer_one(caller: Caller) -> None:
+        await caller.greet()
+        data, event = await caller.data()
+        caller.say(Receipt(data.attempt, data.digest, ReceiptStatus.ACCEPTED_EXACT))
+        caller.say(Data(1, encode_event(answer_to(event))))
+
+    async def finish_late(caller: Caller) -> None:
+        await answer_one(caller)
+        while await caller.body():
+            pass
+        leaving.set()
+        await go_on.wait()
+        caller.write(FINISH)
+
+    agent = ScriptedAgent(finish_late, answer_one)
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    link = a_link(server.sockets[0].getsockname()[1], tmp_path)
+    await link.inspect()
+    left = asyncio.create_task(link.leave())
+    await leaving.wait()
+    asked = asyncio.create_task(link.inspect())
+    await asyncio.sleep(0)
+    go_on.set()
+    await left
+    assert isinstance(await asked, Snapshot)
+    words = ""
+    while "not dialled for another" not in words:  # that connection ended as well
+        with pytest.raises(OSError) as told:  # noqa: PT011  what it says first is not asked here
+            await link.inspect()
+        words = str(told.value)
+    assert "is kept by this process no more" not in words, "its slots are counted on"
+    await link.leave()
+    server.close()

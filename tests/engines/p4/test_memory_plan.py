@@ -69,6 +69,16 @@ async def test_a_stage_that_does_not_fit_is_refused_with_what_each_device_has(tm
     assert "CUDA0 needs 5 of 10 free" in finding.found
 
 
+async def test_a_plan_behind_megabytes_of_other_words_is_found(tmp_path: Path) -> None:
+    plan = a_p4_plan()
+    path = tmp_path / "stage"
+    words = f"#!{sys.executable} -IS\nimport sys\nfor _ in range(3000): print('x' * 1023, file=sys.stderr)\n"
+    path.write_text(f"{words}print('MEMORY_PLAN {{\"fits_current_free\": false}}', file=sys.stderr)\n")
+    path.chmod(0o755)
+    found = await inspect_memory_plan(plan, plan.shards[1], str(path), "/m")
+    assert (found.code, found.plan) == (0, {"fits_current_free": False})
+
+
 async def test_a_binary_without_the_option_leaves_the_formula(tmp_path: Path) -> None:
     plan = a_p4_plan()
     path = tmp_path / "stage"
@@ -79,3 +89,13 @@ async def test_a_binary_without_the_option_leaves_the_formula(tmp_path: Path) ->
     assert tuple(judge_memory_plan(plan, plan.shards[1], found)) == ()
     assert (await inspect_memory_plan(plan, plan.shards[1], "/nowhere/stage", "/m")).plan is None
     assert await judged(tmp_path, "{not json") == ()
+
+
+async def test_an_exit_that_says_it_does_not_fit_is_believed_without_a_plan(tmp_path: Path) -> None:
+    plan = a_p4_plan()
+    path = tmp_path / "stage"
+    path.write_text("#!/bin/sh\necho no room on CUDA0 >&2\nexit 7\n")
+    path.chmod(0o755)
+    found = await inspect_memory_plan(plan, plan.shards[1], str(path), "/m")
+    (finding,) = judge_memory_plan(plan, plan.shards[1], found)
+    assert (finding.id, "no room on CUDA0" in finding.found) == ("memory.engine_plan", True)

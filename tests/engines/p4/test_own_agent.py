@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.p4.journal import look_at_journal
+from backend.contract.p4.addresses import P4Address
+from backend.engines.p4 import surroundings
+from backend.engines.p4.journal import JournalSeen, look_at_journal
 from backend.engines.p4.own_agent import JOURNAL_VARIABLE, find_listener, gauge, journal_given, life_of
+from backend.engines.p4.place import P4Place
 from backend.engines.p4.seen import devices_of, node_words
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
+from backend.engines.p4.stage_processes import look_at_stages
+from backend.engines.p4.surroundings import Lookout
 
 LISTENER = """
 import socket, sys
@@ -80,6 +86,24 @@ def test_a_socket_in_no_table_is_hidden(tmp_path: Path) -> None:
     assert (seen.sockets, seen.unique, seen.hidden) == (4, 3, 1)
 
 
+def test_names_of_threads_and_sockets_may_be_any_bytes(tmp_path: Path) -> None:
+    """The kernel cuts a thread's name at 15 bytes, in the middle of a letter too, and asks nothing of a socket's."""
+    process = tmp_path / "7"
+    (process / "fd").mkdir(parents=True)
+    (process / "net").mkdir()
+    (process / "task" / "7").mkdir(parents=True)
+    stat = b"7 (\xd0\xbc\xd0) S " + b" ".join(b"%d" % number for number in range(1, 40))
+    (process / "stat").write_bytes(stat)
+    (process / "task" / "7" / "stat").write_bytes(stat)
+    (process / "task" / "7" / "children").write_text("7")
+    (process / "cmdline").write_bytes(b"stage\0--port\x009\0")
+    (process / "net" / "unix").write_bytes(b"Num RefCount Protocol Flags Type St Inode Path\n0: 2 0 1 1 1 102 /\xff\n")
+    assert life_of(7, tmp_path) == "7:19"
+    assert gauge(7, tmp_path) is not None
+    (stage,) = look_at_stages(7, tmp_path)
+    assert (stage.port, stage.ticks) == (9, {7: 11 + 12})
+
+
 def test_a_journal_is_counted_and_its_census_foretold(tmp_path: Path) -> None:
     for name in ("1.admission", "2.admission", "3.inbound"):
         (tmp_path / name).write_text("12345")
@@ -115,3 +139,19 @@ def test_devices_have_ggmls_names_and_a_nodes_text_is_quoted() -> None:
         tree={},
     )
     assert node_words(node) == "loaded, its text is 'failed:stale', its task is dead"
+
+
+async def test_without_a_descriptor_to_look_with_everything_around_is_unknown_injected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starve(folder: str, given: str | None) -> JournalSeen:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = P4Address("tcp://127.0.0.1:1")
+    lookout = Lookout(P4Place(agent=address, advertise=address, binary="/stage", journal=str(tmp_path)))
+    with monkeypatch.context() as starved:
+        starved.setattr(surroundings, "look_at_journal", starve)
+        seen = await lookout.seen(now=True)
+    assert (seen.life, seen.pid, seen.gauge, seen.journal.files) == ("", None, None, None)
+    assert seen.journal.state == "cannot be looked at: Too many open files"
+    assert (await lookout.seen(now=True)).journal.state == "ok"

@@ -24,6 +24,7 @@ from backend.engines.driver import (
     LeaderGone,
     PhaseSeen,
     Proven,
+    Published,
     Run,
     Seen,
     Unfit,
@@ -32,11 +33,12 @@ from backend.engines.driver import (
 from backend.engines.p4.adoption import adoptable, adopted
 from backend.engines.p4.door import Answer, NothingSent
 from backend.engines.p4.drive import P4
-from backend.engines.p4.place import P4Place
+from backend.engines.p4.place import BridgePlace, P4Place
 from backend.engines.p4.record import RecordedLoad
 from backend.engines.p4.site import P4Pace
 from backend.engines.p4.snapshot import NodeSeen, Snapshot
 from tests.engines.p4.plans import ADDRESSES, a_p4_plan, loaded
+from tests.planning.worlds import a_host
 
 SECONDS = 20.0
 PACE = P4Pace(
@@ -47,6 +49,7 @@ PACE = P4Pace(
     soon=0.0,
     slack=0.2,
     session=0.05,
+    session_again=0.03,
     canary=0.1,
     unload=1.0,
     unload_again=0.01,
@@ -63,7 +66,7 @@ class StandInDoor:
         self.said: list[str] = []
         self.loading: Callable[[], Awaitable[Answer]] | None = None
         self.unloading: list[Answer | OSError] = []
-        self.silent: tuple[int, ...] = ()
+        self.unready: dict[int, str] = {}
         self.canary: Completion | OSError = Completion("a", 0.01, 2)
         self.silence: OSError | None = None
         self.looks = 0
@@ -106,10 +109,10 @@ class StandInDoor:
             self.nodes.pop(name, None)
         return answer
 
-    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> tuple[int, ...]:
+    async def open_session(self, ring: RecordedLoad, session: str, seconds: float) -> dict[int, str]:
         self.said.append(f"SESSION {session}")
         await asyncio.sleep(0.01)
-        return self.silent
+        return self.unready
 
     async def complete(
         self, ring: RecordedLoad, session: str, prompt: str, max_tokens: int, seconds: float
@@ -152,12 +155,15 @@ class StandInPeer:
 class Followed:
     """One stage of a plan, followed by the real driver behind such a door."""
 
+    bridge = BridgePlace()
+
     def __init__(self, tmp_path: Path, rank: int, **shard: Any) -> None:
         plan = a_p4_plan()
         phases = tuple(PhaseBound(phase.phase, 0.2, "0.2 s") for phase in plan.phases)
         self.plan = sealed(msgspec.structs.replace(plan, phases=phases))
         self.door = StandInDoor(self.plan)
-        place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=P4Address(ADDRESSES["host-a"]), binary="/stage")
+        here = P4Address(ADDRESSES["host-a"])
+        place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=here, binary="/stage", bridge=self.bridge)
         self.driver = P4(place, tmp_path, door=self.door, pace=PACE)
         self.planned = self.plan.shards[rank]
         self.is_draining = False
@@ -300,14 +306,17 @@ async def test_an_answer_that_never_comes_is_asked_for_by_inspect_and_fails_noth
     assert stage.door.said == ["LOAD step37-1/1"], "it is asked for once"
 
 
-async def test_a_ring_whose_stage_says_nothing_names_it(tmp_path: Path) -> None:
+async def test_a_ring_whose_stage_opens_no_session_names_it_with_its_words(tmp_path: Path) -> None:
     stage = Followed(tmp_path, 0)
-    stage.door.silent = (2,)
+    stage.door.unready = {2: "stage step37-1/2 refused it: STALE: session load generation is stale"}
     await stage.follow(lambda: stage.of(Unfit))
     finding = stage.of(Unfit)[0].finding
     assert finding.id == "session.silent"
-    assert f"rank 2 on host-b at {ADDRESSES['host-b']}" in finding.found
+    assert f"rank 2 on host-b at {ADDRESSES['host-b']}: {stage.door.unready[2]}" in finding.found
     assert not any(said.startswith("PREFILL") for said in stage.door.said)
+    assert 0 < sum(said.startswith("SESSION") for said in stage.door.said) <= 3, (
+        "what is refused at once is not asked again at once: each attempt may cost a slot"
+    )
 
 
 async def test_a_canary_that_is_not_released_proves_nothing(tmp_path: Path) -> None:
@@ -511,3 +520,52 @@ async def test_a_load_that_never_left_needs_no_proof_of_a_silent_agent(tmp_path:
         assert "was never asked for it" in await gone
         await stage.driver.unload(stage.run(adopted=True), stage.door.said.append)
     assert stage.door.said == ["LOAD step37-1/1"], "and nothing is unloaded"
+
+
+async def test_a_gate_that_did_not_close_or_open_is_told_again_until_it_did(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(
+        "#!/bin/sh\n"
+        f"echo $1 >> {tmp_path}/words\n"
+        f"[ $(grep -c $1 {tmp_path}/words) -gt 2 ] || {{ echo not yet >&2; exit 3; }}\n"
+    )
+    hook.chmod(0o755)
+
+    class Gated(Followed):
+        bridge = BridgePlace(hook=(str(hook),))
+
+    stage = Gated(tmp_path, 0, state="ready")
+    stage.shard = msgspec.structs.replace(stage.shard, canary=Canary(True, 0.1, UnixMs(1), "at its load"))
+    stage.door.put("step37-1/0")
+    stage.door.unloading = [Answer("rejected", "present", "unload is busy;work={requests: 1}")] * 100_000
+    stage.is_draining = True
+
+    def opened_again() -> bool:
+        told = [seen.words for seen in stage.of(Published) if seen.ok]
+        stage.is_draining = told == []
+        return told == ["the bridge was told 'close'", "the bridge was told 'open'"]
+
+    await stage.follow(opened_again, adopted=True)
+    assert (tmp_path / "words").read_text().split() == ["close"] * 3 + ["open"] * 3
+    assert [seen.ok for seen in stage.of(Published)] == [False, True] * 2, "the same answer is told once"
+
+
+async def test_a_stage_that_cannot_be_asked_for_is_no_fault_of_its_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent says why when it builds the request; looking at its memory plan must not hide that."""
+    binary = tmp_path / "stage"
+    binary.write_text("#!/bin/sh\nexit 2\n")
+    binary.chmod(0o755)
+    stage = Followed(tmp_path, 1)
+    here = P4Address(ADDRESSES["host-a"])
+    place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=here, binary=str(binary))
+    driver = P4(place, tmp_path, door=stage.door, pace=PACE)
+    monkeypatch.setattr("backend.engines.p4.drive.check_stage", lambda *_: ())
+    facts = a_host("host-a").facts
+    portless = msgspec.structs.replace(stage.planned, ports=())
+    plan = msgspec.structs.replace(stage.plan, shards=(portless,))
+    with pytest.raises(ValueError, match="has no port for its stage"):
+        driver.residence(portless, plan)
+    assert await driver.check(portless, plan, facts) == ()
+    assert await driver.check(stage.planned, stage.plan, facts) == ()

@@ -57,6 +57,17 @@ async def test_without_commands_it_is_a_persons_to_do(port: int) -> None:
         await tender.restart_bridge()
 
 
+@pytest.mark.parametrize("life", ["p4-agent", "12", "12:x", "\u00b2:1", "9" * 5_000 + ":1"], ids=lambda each: each[:8])
+async def test_what_names_no_run_of_a_process_is_not_called_gone(port: int, life: str) -> None:
+    with pytest.raises(ValueError, match="names no run of a process, which is pid:start ticks"):
+        await a_tender(port, stop=("/bin/true",)).end(life)
+
+
+async def test_the_command_that_ends_it_is_shown_as_it_would_be_run(port: int) -> None:
+    shown = (await a_tender(port, stop=("/bin/end", "--pid={pid}", "now")).look((), "")).commands.end
+    assert shown == "/bin/end --pid=PID now"
+
+
 async def test_a_command_that_fails_is_heard(port: int) -> None:
     tender = a_tender(port, start=(sys.executable, "-c", "import sys; sys.exit('no unit of that name')"))
     with pytest.raises(TendingFailed, match="ended with exit 1: no unit of that name"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Profile
-from backend.engines.llamacpp.gguf import read_header
+from backend.engines.llamacpp.model_file import read_header
 from backend.local.tiny_model import write_tiny_model
 from backend.planning.engines import RULES, UnknownEngine, rules
 from backend.planning.engines.llamacpp import (

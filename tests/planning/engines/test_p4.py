@@ -204,6 +204,13 @@ def test_a_bound_beyond_u64_is_a_finding() -> None:
     assert made.is_refused
 
 
+def test_a_cut_for_which_no_batch_fits_is_a_finding_and_not_an_error() -> None:
+    """Larger batches, which the remedy looks through, are beyond 2^64-1 where the one asked for is not."""
+    made = a_chain(geometry={"cut_tensors": 2, "cut_row_bytes": 2**50}, n_batch=1, n_ubatch=1)
+    finding = next(each for each in made.findings if each.id == "bound.result")
+    assert "No batch fits this store" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("profile", "id"),
     [
@@ -263,3 +270,16 @@ def test_a_smaller_store_takes_smaller_batches() -> None:
     small = Profile(ranks=4, n_batch=128, n_ubatch=32, sequences=8, options={"store": 192})
     model = a_model(architecture="step35", n_embd=4096)
     assert {pair.n_batch: pair.n_ubatch for pair in pairs_that_fit(small, model)}[128] == 47
+
+
+@pytest.mark.parametrize("path", ['/models/a"b.gguf', '/m.gguf" --stage-only "', "/m\nn.gguf"])
+def test_a_path_that_would_end_its_own_quotes_is_refused(path: str) -> None:
+    made = a_chain()
+    with pytest.raises(ValueError, match="Rename the file"):
+        stage_plan(made, made.shards[0], path)
+
+
+def test_a_plan_without_bounds_of_its_phases_is_no_load() -> None:
+    made = msgspec.structs.replace(a_chain(), phases=())
+    with pytest.raises(ValueError, match="no bound for the phase 'connecting'"):
+        load_body(made, made.shards[0], binary="/stage", model="/m")
