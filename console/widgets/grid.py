@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from rich.segment import Segment
@@ -17,6 +18,8 @@ from console.render.journal import matcher
 from console.render.unfold import unfolded
 from console.widgets.paint import Painter
 
+ARRIVAL_SECONDS = 2.0
+"""So long after the first row the others of a fleet arrive, and nobody can have chosen one: the cursor stays on top."""
 KEPT_FOR_NOTES = 2
 """Lines that stay free of rows where something is wrong, so that its words stand whole even in a full panel."""
 
@@ -24,6 +27,7 @@ KEPT_FOR_NOTES = 2
 class Grid(Widget, can_focus=True):
     """Rows under the keys of their entities. When the entity under the cursor goes, its neighbour gets the cursor.
 
+    In the first moments, until it is moved, the cursor stands on the first row: which was first is chance.
     One that ``unfolds`` shows on its free lines what it had to cut of the last column of rows that are wrong.
     """
 
@@ -49,6 +53,8 @@ class Grid(Widget, can_focus=True):
         self._fit_width = 0
         self._top = 0
         self._base: Style | None = None
+        self._began_at: float | None = None
+        self._is_chosen = False
         self.cursor_key: str | None = None
         self.filter_text = ""
 
@@ -110,10 +116,19 @@ class Grid(Widget, can_focus=True):
 
     def _keep_cursor(self, before: Sequence[Row]) -> None:
         keys = [row.key for row in self._rows]
-        if self.cursor_key not in keys:
+        if keys and self._is_arriving():
+            self.cursor_key = keys[0]
+        elif self.cursor_key not in keys:
             was = next((index for index, row in enumerate(before) if row.key == self.cursor_key), 0)
             self.cursor_key = keys[min(was, len(keys) - 1)] if keys else None
         self._show_cursor()
+
+    def _is_arriving(self) -> bool:
+        """The first rows came a moment ago, and nobody has moved the cursor since."""
+        now = time.monotonic()
+        if self._began_at is None:
+            self._began_at = now
+        return not self._is_chosen and now - self._began_at < ARRIVAL_SECONDS
 
     def _show_cursor(self) -> None:
         index = self._cursor_index()
@@ -206,6 +221,7 @@ class Grid(Widget, can_focus=True):
 
     def _stand_on(self, index: int) -> None:
         was, top = self._cursor_index(), self._top
+        self._is_chosen = True
         if index == was:
             return
         self.cursor_key = self._rows[index].key

@@ -79,6 +79,31 @@ async def test_the_cursor_stays_on_its_replica_when_rows_come_and_go() -> None:
         assert grid.cursor_key == "c-1"
 
 
+async def test_the_cursor_is_on_top_while_a_fleet_arrives_and_then_stays_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("console.widgets.grid.ARRIVAL_SECONDS", 3600.0)
+    door = _door(w.replica("c-1"))
+    async with running(door) as console:
+        grid = console.app.screen.query_one("#replicas", Grid)
+        door.put(w.fleet(w.replica("b-1"), w.replica("c-1")))
+        await console.see(">b-1")
+        monkeypatch.setattr("console.widgets.grid.ARRIVAL_SECONDS", 0.0)
+        door.put(w.fleet(w.replica("a-1"), w.replica("b-1"), w.replica("c-1")))
+        await console.see("a-1")
+        assert grid.cursor_key == "b-1"
+
+
+async def test_a_cursor_that_was_moved_is_left_alone_while_a_fleet_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.widgets.grid.ARRIVAL_SECONDS", 3600.0)
+    door = _door(w.replica("b-1"), w.replica("c-1"))
+    async with running(door) as console:
+        await console.press("j", "k")
+        door.put(w.fleet(w.replica("a-1"), w.replica("b-1"), w.replica("c-1")))
+        await console.see("a-1")
+        await console.see(">b-1")
+
+
 async def test_a_dialog_keeps_its_target_when_the_rows_below_move() -> None:
     door = _door(w.replica("b-1"))
     async with running(door) as console:
