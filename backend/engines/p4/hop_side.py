@@ -78,11 +78,6 @@ class HopSide:
         return self._own
 
     @property
-    def is_greeted(self) -> bool:
-        """Whether the peer answered our Hello."""
-        return self._peer is not None
-
-    @property
     def most_outstanding(self) -> int:
         """How many events may be without a receipt: the smaller of both sides' numbers."""
         theirs = self._own.max_outstanding if self._peer is None else self._peer.max_outstanding
