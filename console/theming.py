@@ -62,7 +62,7 @@ def read_palette(path: Path) -> Palette:
     """One theme from its file. Raises ValueError with what is wrong, and where."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise ValueError(f"{path.name} cannot be read as TOML: {problem}") from problem
     colours, styles = raw.get("colours", {}), raw.get("styles", {})
     if not isinstance(colours, dict) or not isinstance(styles, dict):

@@ -186,10 +186,10 @@ def parse_size(name: str, text: str) -> int:
 def read_config(path: Path) -> AgentConfig:
     """Read ``agent.toml``. Raises ConfigError."""
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}. Give the agent's configuration with --config.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, or too deep
         raise ConfigError(f"{path}: not TOML: {error}") from error
     try:
         return msgspec.convert(tree, AgentConfig)

@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ContextError(f"{path}: cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, or too deep
         raise ContextError(f"{path}: is not TOML: {error}.") from error
 
 

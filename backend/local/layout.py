@@ -261,7 +261,7 @@ def _write_when_absent(path: Path, text: str) -> None:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, or too deep
         raise LayoutError(f"{path} is not TOML: {error}. Correct that line, or move the file away.") from error
 
 

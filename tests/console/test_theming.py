@@ -34,6 +34,8 @@ def test_every_style_that_is_drawn_has_a_name_in_the_registry() -> None:
     ("text", "reason"),
     [
         ("[colours\n", "cannot be read as TOML"),
+        (f"x = {'9' * 5_000}\n", "cannot be read as TOML"),
+        (f"x = {'[' * 5_000}\n", "cannot be read as TOML"),
         ("[colours]\ndark = true\n", "must name primary"),
         ('[colours]\nprimary = "no such colour"\n', "a colour cannot be used"),
         ('[colours]\nprimary = "#fff"\nshine = "#fff"\n', "there is no colour shine"),

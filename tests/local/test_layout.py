@@ -88,10 +88,13 @@ def test_a_catalog_of_another_shape_is_refused_with_what_to_write(home: Path, te
         write_files(layout)
 
 
-def test_a_broken_file_is_named_with_its_line(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"), [("models = [\n", "line"), (f"x = {'9' * 5_000}", "digits"), (f"x = {'[' * 5_000}", "recursion")]
+)
+def test_a_broken_file_is_named_with_what_breaks_it(home: Path, text: str, words: str) -> None:
     layout = Layout(home)
-    layout.catalog.write_text("models = [\n")
-    with pytest.raises(LayoutError, match=r"catalog\.toml is not TOML.*line"):
+    layout.catalog.write_text(text)
+    with pytest.raises(LayoutError, match=rf"catalog\.toml is not TOML.*{words}"):
         write_files(layout)
 
 

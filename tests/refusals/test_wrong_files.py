@@ -108,6 +108,8 @@ CONTEXTS = [
     WrongText("a host name with a slash", "[contexts.one.hosts]\n'a/b' = 'unix:/run/a.sock'\n", ("'a/b'",)),
     WrongText("read_only in words", f"[contexts.one]\nread_only = 'no'\n{HOSTS}", ("'no'", "true or false")),
     WrongText("no TOML", "[contexts", ("is not TOML",)),
+    WrongText("a number of thousands of digits", f"x = {'9' * 5_000}", ("is not TOML",)),
+    WrongText("brackets without end", f"x = {'[' * 5_000}", ("is not TOML",)),
     WrongText("an empty file", "", ("contexts is missing",)),
 ]
 
@@ -130,6 +132,9 @@ CONFIGS = [
     WrongText("a socket path that no socket can have", AGENT.replace("/s/a", "/s/" + "a" * 120), ("128 bytes", "107")),
     WrongText("a memory cap without a unit that is known", f"{AGENT}[devices.CPU]\nmemory = '8GB'\n", ("'8GB'", "GiB")),
     WrongText("a host name that is no name", AGENT.replace("host-a", "host a"), ("'host a'", "letters")),
+    WrongText("no TOML", "host = [", ("not TOML",)),
+    WrongText("a number of thousands of digits", f"x = {'9' * 5_000}", ("not TOML",)),
+    WrongText("brackets without end", f"x = {'[' * 5_000}", ("not TOML",)),
     WrongText("an unknown key", f"{AGENT}advertize = '10.0.0.1'\n", ("advertize", "advertise")),
 ]
 
