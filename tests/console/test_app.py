@@ -181,7 +181,7 @@ async def test_a_drain_states_its_numbers_and_then_follows_them() -> None:
         await console.see("give up and leave")
         await console.press("tab")
         await console.press("backspace", "backspace", "backspace", "backspace")
-        await console.see("The deadline must be minutes and seconds")
+        await console.see("The deadline must be a time like 90s")
         await console.type("1:30")
         await console.press("enter", "space")
         await console.see("would cut 2 requests")
@@ -369,7 +369,15 @@ async def test_a_command_does_what_its_key_does_and_an_unknown_one_says_so() -> 
         await console.press("colon")
         await console.type("drain nobody")
         await console.press("enter")
-        await console.see("there is no replica nobody here")
+        words = "there is no replica 'nobody'; known: glm-2, tiny-1"
+        await console.until(lambda: words in " ".join(console.text().split()), "the whole sentence, over two lines")
+        await console.press("slash")
+        await console.type("glm")
+        await console.press("enter", "colon")
+        await console.type("drain tiny-1")
+        await console.press("enter")
+        await console.see("[esc Cancel]")
+        assert "drain tiny-1" in console.text(), "a filter hides a replica, it does not take it away"
 
 
 async def test_quit_says_which_operations_go_on_and_stays_unless_told() -> None:
@@ -419,7 +427,7 @@ async def test_a_state_that_is_the_same_object_draws_nothing() -> None:
 
 async def test_hostile_words_in_the_journal_are_shown_and_end_nothing() -> None:
     door = _door(w.replica())
-    async with running(door) as console:
+    async with running(door, (120, 40)) as console:
         door.say(*(w.journal_line(words=text) for text in (HOSTILE, "[", "[/]", "[b", "\x1b[2J\x1b[?1049l")))
         await console.see("[/x] [bold]no<1b>]52;c;AAAA<07>")
         assert not set(console.text()) & set("\x1b\x07\x9b\u202e")
