@@ -174,15 +174,16 @@ def _show_ring(settings: Settings, view: ReplicaView, seconds: float) -> None:
     if settings.as_json:
         return
     from console.render.shards import shard_table
+    from console.render.values import duration
 
-    say(f"{view.id} is {view.state.value} after {seconds:.2f} s, at {view.endpoint}")
+    say(f"{view.id} is {view.state.value} after {duration(seconds)}, at {view.endpoint}")
     look = look_for(settings)
     print_table(shard_table(view, look), look)
 
 
 def _unload_all(backend: Backend) -> list[ReplicaId]:
     """Unload until no shard lives and no operation runs; those that ended are dismissed. Raises after STOP_SECONDS."""
-    from backend.api import StartUnload
+    from backend.api import StartUnload, duration
 
     asked: dict[ReplicaId, list[OpId]] = {}
     deadline = time.monotonic() + STOP_SECONDS
@@ -201,7 +202,7 @@ def _unload_all(backend: Backend) -> list[ReplicaId]:
         if time.monotonic() > deadline:
             answers = [state.answers[op].words for tries in asked.values() for op in tries if op in state.answers]
             words = "; ".join((*waiting, *filter(None, answers)))
-            raise CommandFailed(UNKNOWN, f"not everything stopped within {STOP_SECONDS:.0f} s: {words}")
+            raise CommandFailed(UNKNOWN, f"not everything stopped within {duration(STOP_SECONDS)}: {words}")
         time.sleep(0.05)
 
 
