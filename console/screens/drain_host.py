@@ -61,18 +61,23 @@ class HostDrainDialog(Dialog):
         there = replicas_on(state, view.host)
         self._replicas = tuple(each.id for each in there if each.drain is None or each.drain.outcome)
         self.show_lines("#numbers", cordon_lines(state, view, look, self.text_width))
-        count = len(self._replicas)
-        words = (
-            f"{view.host} takes no new shards any more. {plural(count, 'replica')} there drain, with their ranks on "
-            f"other hosts. Each stops when nothing is in flight; at the deadline: {at_deadline_words('give-up')}. "
-            f"To confirm, type {to_type(self._host, count)}."
-        )
-        if self._seconds() is None:
-            words = f"The deadline must be a time {SPAN_WORDS}."
-        self.show_lines("#effect", wrapped(words, self.text_width, 1, "alarm"))
-        label = f"Drain {plural(count, 'replica')}"
+        self.show_lines("#effect", wrapped(self._effect(view), self.text_width, 1, "alarm"))
+        label = f"Drain {plural(len(self._replicas), 'replica')}"
         label += " (enter in the field)" if self._may_start else ", once it is typed"
         self.choices.set_choices((CANCEL, Choice("drain", "", label, enabled=self._may_start, style="danger")))
+
+    def _effect(self, view: HostView) -> str:
+        """What would happen, or why it cannot."""
+        if view.state.value != "live":
+            return f"{view.host} is {view.state.value}, so that nobody there can be told. {view.words}"
+        if self._seconds() is None:
+            return f"The deadline must be a time {SPAN_WORDS}."
+        count = len(self._replicas)
+        return (
+            f"{view.host} takes no new shards any more. {plural(count, 'replica')} there and on other hosts "
+            f"{'is' if count == 1 else 'are'} drained. Each stops when nothing is in flight; at the deadline: "
+            f"{at_deadline_words('give-up')}. To confirm, type {to_type(self._host, count)}."
+        )
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The name may be complete."""

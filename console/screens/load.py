@@ -7,13 +7,15 @@ from textual.app import ComposeResult
 from backend.api import Answer, FleetState, MakePlan, Plan, StartLoad
 from console.actions import Danger
 from console.render.catalog import choice_table
-from console.render.cells import Line, Look, wrapped
+from console.render.cells import Look, wrapped
 from console.render.plan import plan_lines, short
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.pages import move_in_grid, start
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
+
+_PLANNING = "Planning: every host is asked what it has."
 
 
 class ChooseModel(Dialog):
@@ -77,7 +79,7 @@ class LoadDialog(Dialog):
         super().__init__()
         self._target = target
         self._plan: Plan | None = None
-        self._words = "Planning: every host is asked what it has."
+        self._words = _PLANNING
         self._shows_derivation = False
 
     def title_words(self) -> str:
@@ -114,9 +116,10 @@ class LoadDialog(Dialog):
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The plan does not move; what the hosts have free does."""
-        lines: list[Line] = wrapped(self._words, self.text_width, 1)
         if self._plan is not None:
             lines = plan_lines(self._plan, state, look, self.text_width, derivation=self._shows_derivation)
+        else:
+            lines = wrapped(self._words, self.text_width, 1, "alarm" if self._words != _PLANNING else "plain")
         self.show_lines("#body", lines)
 
     def taken(self, choice: Choice) -> None:

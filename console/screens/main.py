@@ -132,6 +132,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return
         if self._has_replicas != bool(state.replicas):
             self._has_replicas = bool(state.replicas)
+            self._lower_chosen = ""
             self._arrange()
         if (held := held_replicas(state)) != self._held:
             self._held = held
@@ -146,7 +147,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 self._host_rows.forget()
             hosts = self._host_rows.rows(state.hosts.items(), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
-        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole and not self._frame.trouble.display
+        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole
         self._frame.draw_trouble(state, look, self.app.size.width, is_said=is_said)
         self._fit_lower()
         self._draw_rules(state, look)
@@ -287,7 +288,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_resize(self, event: Resize) -> None:
         """Another size: other panels, other widths."""
-        self._frame.trouble.display = False
         self._arrange()
         self.call_after_refresh(self._redraw)
 

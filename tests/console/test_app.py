@@ -59,7 +59,7 @@ async def test_an_empty_fleet_says_what_to_do() -> None:
 async def test_with_every_host_down_the_screen_is_up_and_says_why() -> None:
     host = w.host("gpu-a", HostState.UNREACHABLE, words="ssh: connection timed out", facts=None)
     async with running(_door(hosts={HostId("gpu-a"): host})) as console:
-        await console.see("No host answers yet")
+        await console.see("No host answers")
         await console.see("ssh: connection timed out")
         await console.press("h")
         await console.see("No replica is selected")
@@ -243,6 +243,23 @@ async def test_an_ill_host_is_said_on_a_small_screen_and_in_its_panel_on_a_wide_
         door.put(ill)
         await console.until(lambda: "next try 12:04:34" in " ".join(console.text().split()), "the words in the panel")
         assert "lost: silent" not in console.text(), "the panel says all of it, so the line above is not needed"
+
+
+async def test_the_trouble_of_a_host_is_said_once_when_its_panel_comes_in_sight() -> None:
+    words = "no agent at /run/ringtop/gpu-a.sock: there is no such socket. Start ringtop-agent there; next try 12:04:34"
+    hosts = {HostId(name): w.host(name, HostState.UNREACHABLE, words=words, facts=None) for name in ("gpu-a", "gpu-b")}
+    door = StandInDoor(w.fleet(w.replica(), hosts=hosts))
+    async with running(door) as console:
+        await console.see("and 1 more, h hosts")
+        await console.press("h")
+        await console.see("── hosts ─")
+        await console.gone("and 1 more, h hosts")
+        assert " ".join(console.text().split()).count("Start ringtop-agent there") == 2, "each host's, in the panel"
+        await console.press("h")
+        await console.see("and 1 more, h hosts")
+        door.put(w.fleet(hosts=hosts))
+        await console.see("No host answers.")
+        await console.gone("and 1 more, h hosts")
 
 
 async def test_the_reason_of_a_failure_has_room_among_more_replicas_than_fit() -> None:
