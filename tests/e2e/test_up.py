@@ -110,6 +110,7 @@ def test_up_in_a_terminal_shows_the_ring_and_down_stops_what_it_left(home: Path)
     assert left_of(home), "quitting the console stopped the fleet"
     stopped = ringtop(home, "down")
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert len(list((home / "ledger").glob("unload-*.jsonl"))) == 1, "one unload of the one replica"
     until("no process left", lambda: not left_of(home) or None)
     again = ringtop(home, "down")
     assert (again.returncode, again.stdout.strip()) == (0, "nothing to stop")
