@@ -12,6 +12,8 @@ from console.render.words import state_cell
 from console.safe_text import width_of
 
 _WHOLE = frozenset({"ready", "draining"})
+_MOST_RANKS = 1024
+"""Ranks that nobody reports are listed up to here: what a host says of its ring may be any number."""
 _LONG_OWED_SECONDS, _BROKEN_SECONDS = 5.0, 10.0
 """How long a rank may owe an answer before that is said, and before the ring counts as broken at it."""
 
@@ -55,7 +57,7 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
     devices = max([4, *(width_of(each.shard.device) for each in view.shards)])
     links = {link.rank: link for link in view.links}
     broken = False
-    for rank in range(max(view.world_size, *(r + 1 for r in known)) if known else view.world_size):
+    for rank in sorted({*range(min(view.world_size, _MOST_RANKS)), *known}):
         shard = known.get(rank)
         link = links.get(rank)
         cause = _break_words(rank, shard, link, view)

@@ -291,6 +291,14 @@ def test_a_ring_says_where_it_is_broken_and_closes_when_it_is_not() -> None:
     assert missing.count("no agent reports this rank") == 3
 
 
+def test_a_host_may_say_any_number_of_its_rank_and_the_ring_is_drawn() -> None:
+    odd = w.shard_view(2**40, world_size=2**40)
+    text = _text(ring_lines(w.fleet(w.replica(shards=(w.shard_view(0), odd), world_size=3)), "tiny-1", LOOK, 80))
+    assert str(2**40) in text
+    assert text.count("no agent reports this rank") == 2
+    assert ring_lines(w.fleet(w.replica(shards=(odd,), world_size=2**40)), "tiny-1", LOOK, 80)
+
+
 def test_drift_says_both_values_what_comes_of_it_and_what_to_do() -> None:
     text = _text(drift_lines(w.busy_fleet(), LOOK, 80))
     for words in ("step37-1/3", "1764412800123", "gpu-b 1", "hangs", "Load again"):
