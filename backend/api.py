@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.cordons import Cordon
+from backend.contract.durations import duration
 from backend.contract.entities import (
     Buffers,
     Canary,
@@ -301,6 +302,7 @@ __all__ = [
     "by_number",
     "catalog_on_paper",
     "classify",
+    "duration",
     "few_of",
     "foreign_of",
     "guards_on_paper",

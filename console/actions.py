@@ -6,17 +6,18 @@ Every write key is a capital letter, and its small twin does nothing, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.api import FleetState, HostView, ReplicaView, holds_in
+from backend.api import FleetState, HostId, HostView, ReplicaId, ReplicaView, holds_in, no_such
 from console.render.operations import is_open
 from console.render.recoverable import why_not_recovered
 from console.render.words import ENDED
 
 Danger = Literal["read", "write", "danger"]
-Target = Literal["none", "replica", "shard", "host"]
+Target = Literal["none", "replica", "shard", "host", "place"]
+"""What a name behind a command is; a place is a host or a replica, and the action says itself which it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Action:
 def _selected(state: FleetState, selection: Selection) -> ReplicaView | str:
     if selection.replica is None:
         return "no replica is selected"
-    view = next((each for each in state.replicas.values() if each.id == selection.replica), None)
+    view = state.replicas.get(ReplicaId(selection.replica))
     return view if view is not None else f"{selection.replica} is no longer there"
 
 
@@ -111,7 +112,7 @@ def _can_test(state: FleetState, selection: Selection) -> str | None:
 def _host_of(state: FleetState, selection: Selection) -> HostView | str:
     if selection.host is None:
         return "no host is selected; h shows the hosts, tab goes there"
-    view = next((each for each in state.hosts.values() if each.host == selection.host), None)
+    view = state.hosts.get(HostId(selection.host))
     return view if view is not None else f"{selection.host} is no longer in this context"
 
 
@@ -196,6 +197,7 @@ ACTIONS: tuple[Action, ...] = (
         target="replica",
         twin="reload",
         when=_can_reload,
+        footer=6,
     ),
     Action(
         "recover",
@@ -204,7 +206,7 @@ ACTIONS: tuple[Action, ...] = (
         "Recover the p4 agent under the selected replica, or of a host: :recover HOST. The plan shows every step and "
         "what is lost; the host's name must be typed.",
         danger="danger",
-        target="host",
+        target="place",
         twin="p4 recover",
         when=_can_recover,
     ),
@@ -306,19 +308,19 @@ ACTIONS: tuple[Action, ...] = (
         "Show every pair of values that should be equal and is not; k acknowledges one there.",
         twin="drift",
     ),
-    Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="ls hosts", footer=6),
+    Action("hosts", ("h",), "hosts", "Switch the lower panel between shards and hosts.", twin="ls hosts", footer=7),
     Action(
         "filter",
         ("slash",),
         "filter",
         "Show only lines of this panel that hold these words; !word leaves out.",
-        footer=7,
+        footer=8,
     ),
     Action("unfilter", ("escape",), "show all", "Take the filter of this panel away."),
-    Action("command", ("colon",), "command", "Type an action by its name, like :drain tiny-1.", footer=8),
-    Action("help", ("question_mark", "f1"), "help", "Show every key and its one-shot command.", footer=9),
+    Action("command", ("colon",), "command", "Type an action by its name, like :drain tiny-1.", footer=9),
+    Action("help", ("question_mark", "f1"), "help", "Show every key and its one-shot command.", footer=10),
     Action("picture", (), "picture", "Write this screen as a picture: :picture FILE.svg."),
-    Action("quit", ("q",), "quit", "Leave the console. Operations and engines go on.", footer=10),
+    Action("quit", ("q",), "quit", "Leave the console. Operations and engines go on.", footer=11),
     Action("next-pane", ("tab",), "next panel", "Give the keys to the next panel."),
     Action("previous-pane", ("shift+tab",), "previous panel", "Give the keys to the panel before."),
     Action("down", ("j", "down"), "down", "One line down."),
@@ -350,6 +352,14 @@ def refusal(action: Action, state: FleetState | None, selection: Selection) -> s
         return f"{action.title} is refused: context {state.context} is read-only"
     why = action.when(state, selection)
     return None if why is None else f"{action.title} is not possible: {why}"
+
+
+def unknown_target(action: Action, state: FleetState | None, name: str) -> str | None:
+    """Why the replica or host that was typed behind a command cannot be meant, with those that can; else None."""
+    if state is None or not name or action.target not in ("replica", "host"):
+        return None
+    known: Collection[str] = state.replicas if action.target == "replica" else state.hosts
+    return None if name in known else f"{action.title} is not possible: {no_such(action.target, name, known)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import Event, Key, Paste
 
-from backend.api import Answer, FleetState, Request, SubmitRefused
-from console.actions import BY_ID, Selection, parse_command, refusal
+from backend.api import Answer, FleetState, OpId, Request, SubmitRefused
+from console.actions import BY_ID, Selection, parse_command, refusal, unknown_target
 from console.render.cells import Look
 from console.safe_text import safe_text
 from console.screens.dialog import Dialog
 from console.screens.main import MainScreen
-from console.theming import Palette, choose_palette
+from console.theming import Palette, choose_palette, has_few_colours
+from console.widgets.journal import KEPT
 from console.widgets.paint import Painter
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 DATA_SECONDS = 0.1
 SLOW_DATA_SECONDS = 0.25
 JOURNAL_LIMIT = 5_000
-JOURNAL_KEPT = 20_000
+"""Records taken from the backend by one call; a screen that fell behind catches up within one tick."""
 TERMINAL_CHECK_SECONDS = 1.0
 OnAnswer = Callable[[Answer], None]
 
@@ -56,7 +57,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._data_seconds = SLOW_DATA_SECONDS if slow else DATA_SECONDS
         self._is_started = False
         self._second = 0
-        self._awaited: dict[str, tuple[Request, OnAnswer | None]] = {}
+        self._awaited: dict[OpId, OnAnswer | None] = {}
         self._main = MainScreen(self.painter)
 
     def on_mount(self) -> None:
@@ -99,6 +100,18 @@ class ConsoleApp(App[None], inherit_bindings=False):
         if events:
             self.leave(128 + signal.SIGHUP)
 
+    def _fatal_error(self) -> None:
+        """What nobody caught ends the console; ``run_console`` raises it, for the command line to tell.
+
+        The framework (textual 8.2.8) would print a traceback with all variables, and exit with 1.
+        """
+        self._close_messages_no_wait()
+
+    @property
+    def crash(self) -> Exception | None:
+        """What nobody caught."""
+        return self._exception
+
     def leave(self, code: int = 0) -> None:
         """End the console. Operations and engines go on."""
         self.exit(return_code=code)
@@ -130,7 +143,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
         """One sentence at the bottom, until the next key."""
         self._main.say(safe_text(words), style)
 
-    def submit(self, request: Request, on_answer: OnAnswer | None = None) -> str | None:
+    def dialog_keys_changed(self) -> None:
+        """The dialog on top has other keys for the line at the bottom."""
+        self._main.draw_footer(self.state)
+
+    def submit(self, request: Request, on_answer: OnAnswer | None = None) -> OpId | None:
         """Hand a request to the backend. None when it was refused, which is then said at the bottom."""
         if request.is_write and (self.state is None or self.state.read_only):
             self.say("refused: this context is read-only", "message.alarm")
@@ -140,13 +157,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
         except SubmitRefused as problem:
             self.say(str(problem), "message.alarm")
             return None
-        self._awaited[op_id] = (request, on_answer)
+        self._awaited[op_id] = on_answer
         return op_id
 
     # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Take what the backend has. An unchanged state is the same object, and then nothing is drawn."""
+        if not self.screen_stack:
+            return  # the application ends, and its screens went before its timers
         state = self._backend.state()
         second = int(time.monotonic())
         look = self.look()
@@ -159,7 +178,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
                 self.screen.refresh_state(state, look)
             if is_new:
                 self._take_answers(state)
-        self._take_journal(state, look)
+        self._take_journal(state)
 
     def _say_of_catalog(self, state: FleetState) -> None:
         """An edit of the catalog that cannot be used, and the one that can again, are said when they come."""
@@ -170,23 +189,23 @@ class ConsoleApp(App[None], inherit_bindings=False):
         else:
             self.say("the catalog is in use as its file has it")
 
-    def _take_journal(self, state: FleetState, look: Look) -> None:
-        after = max(self._main.journal_position(), state.journal_head - JOURNAL_KEPT)
-        for _ in range(JOURNAL_KEPT // JOURNAL_LIMIT):
+    def _take_journal(self, state: FleetState) -> None:
+        after = max(self._main.journal_position(), state.journal_head - KEPT)
+        for _ in range(KEPT // JOURNAL_LIMIT):
             if after >= state.journal_head:
                 return
             lines = self._backend.journal(after, JOURNAL_LIMIT)
             if not lines:
                 return
-            self._main.take_journal(lines, look)
+            self._main.take_journal(lines)
             after = lines[-1].index
 
     def _take_answers(self, state: FleetState) -> None:
-        for op_id in [each for each in self._awaited if each in state.answers]:
-            answer = next(each for key, each in state.answers.items() if key == op_id)
+        for op_id, on_answer in [(op_id, each) for op_id, each in self._awaited.items() if op_id in state.answers]:
+            answer = state.answers[op_id]
             if not answer.done:
                 continue
-            _, on_answer = self._awaited.pop(op_id)
+            del self._awaited[op_id]
             if on_answer is not None:
                 on_answer(answer)
             elif answer.words and answer.words != op_id:
@@ -206,13 +225,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
         action = BY_ID[action_id]
         selection = self._main.selection()
         if argument and action.target == "replica":
-            if not self._main.select_replica(argument):
-                self.say(f"{action.title} is not possible: there is no replica {argument} here", "message.warn")
-                return
+            self._main.select_replica(argument)
             selection = Selection(replica=argument, pane="replicas")
-        if argument and action.target == "host":
+        if argument and action.target in ("host", "place"):
             selection = Selection(replica=selection.replica, host=argument, pane="lower")
-        why = refusal(action, self.state, selection)
+        why = unknown_target(action, self.state, argument) or refusal(action, self.state, selection)
         if why is not None:
             self.say(why, "message.warn")
             return
@@ -238,15 +255,20 @@ def run_console(
     theme: str | None = None,
     mouse: bool = False,
 ) -> int:
-    """Run the console until it is left, in the main thread. Returns the exit code: 0, or 128 and the signal."""
+    """Run the console until it is left, in the main thread. Returns the exit code: 0, or 128 and the signal.
+
+    Raises what nobody caught in it, once the terminal is as it was.
+    """
     mono = mono or "NO_COLOR" in os.environ
     if mono:
         os.environ["NO_COLOR"] = "1"  # the framework reads it when the application is made
-    palette, words = choose_palette(theme, mono=mono)
+    palette, words = choose_palette(theme, plain=mono or has_few_colours())
     app = ConsoleApp(backend, palette, is_ascii=ascii, slow=slow)
     app.words_at_start = words
     try:
         app.run(mouse=mouse)
     finally:
         backend.stop()
+    if app.crash is not None:
+        raise app.crash
     return app.return_code or 0

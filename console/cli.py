@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 @click.option("--mono", is_flag=True, help="Draw without colour.")
 @click.option("--slow", is_flag=True, help="Refresh data less often, for slow links.")
-@click.option("--theme", metavar="NAME", help="The theme of the console.")
+@click.option("--theme", metavar="NAME", help="The theme of the console: night or plain.")
 @click.option("--mouse", is_flag=True, help="Take mouse input (the terminal's own selection then needs shift).")
 @click.pass_context
 def cli(
@@ -117,8 +117,9 @@ def cli(
     Without a command it opens the console of the default context.
 
     \b
-    Exit codes: 0 done, 1 changes pending, 2 refused or bad usage, 3 timed out or unknown, 4 unreachable,
-    5 ran and failed, 130 interrupted, 70 a bug of ringtop.
+    Exit codes: 0 done, 1 changes pending, 2 refused or bad usage,
+    3 timed out or unknown, 4 unreachable, 5 ran and failed,
+    130 interrupted, 70 a bug of ringtop.
     """
     ctx.obj = Settings(
         context=context,
@@ -155,6 +156,7 @@ def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; errors are told on standard error, or as JSON where that was asked for."""
     as_json = "--json" in arguments
     try:
+        _require_utf8(arguments)
         code = cli.main(list(arguments), prog_name="ringtop", standalone_mode=False)
         sys.stdout.flush()
     except CommandFailed as error:
@@ -180,6 +182,15 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # the last resort: a bug is reported, never shown as a traceback
         return _tell(as_json, _bug(error))
     return code if isinstance(code, int) else DONE
+
+
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """Raise for an argument whose bytes are no UTF-8: it could be neither sent to an agent nor printed."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise CommandFailed(REFUSED, f"{argument!r} is not UTF-8; write it in UTF-8") from None
 
 
 def _tell(as_json: bool, error: CommandFailed) -> int:

@@ -159,6 +159,10 @@ def _take_picture(app: ConsoleApp, path: Path) -> None:
         app.say(f"the screen is in {path.absolute()}")
 
 
+def _quit(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
+    app.push_screen(QuitDialog())
+
+
 def _mover(action: str) -> Handler:
     return lambda app, main, selection, argument: main.move(action)
 
@@ -187,14 +191,10 @@ HANDLERS: dict[str, Handler] = {
     "command": lambda app, main, selection, argument: main.ask("command"),
     "help": _help,
     "picture": _picture,
-    "quit": lambda app, main, selection, argument: _quit(app),
+    "quit": _quit,
     "next-pane": lambda app, main, selection, argument: main.focus_pane(1),
     "previous-pane": lambda app, main, selection, argument: main.focus_pane(-1),
     "follow": lambda app, main, selection, argument: main.toggle_follow(),
     **{name: _mover(name) for name in ("down", "up", "page-down", "page-up", "first", "last")},
 }
 """One entry per action; a test holds both lists against each other."""
-
-
-def _quit(app: ConsoleApp) -> None:
-    app.push_screen(QuitDialog())

@@ -21,6 +21,10 @@ _UNSAFE = re.compile(
 )
 
 
+_TWINS = str.maketrans("×…–—·’“”", 'x~--.\'""')
+"""Signs of one cell that ASCII has as good a sign for: a ``?`` would say that something is not known."""
+
+
 class SafeText(str):
     """Text that holds no control, invisible or reordering character. Made by ``safe_text`` and by nothing else."""
 
@@ -60,6 +64,14 @@ def _character_width(character: str) -> int:
 def width_of(text: str) -> int:
     """How many terminal cells this safe text takes."""
     return len(text) if text.isascii() else sum(map(_character_width, text))
+
+
+def ascii_only(text: str) -> str:
+    """Safe text with a twin, else ``?``, in every cell that a terminal without Unicode could not draw."""
+    if text.isascii():
+        return text
+    text = text.translate(_TWINS)
+    return "".join(each if each.isascii() else "?" * _character_width(each) for each in text)
 
 
 def cut(text: str, cells: int, ellipsis: str = "…") -> str:

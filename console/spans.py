@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 LONGEST_SECONDS = 30 * 86_400.0
+SPAN_KEYS = r"[0-9:.smhdSMHD]*"
+"""What a field for a length of time takes."""
+SPAN_WORDS = "like 90s, 2m, 2:00, 1h or 3d, at most 30d"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -18,3 +21,9 @@ def parse_span(text: str) -> float | None:
     except ValueError:
         return None
     return seconds * (unit or 1.0)
+
+
+def span_within(text: str) -> float | None:
+    """Seconds of what ``parse_span`` reads, more than 0 and at most 30 days; None for anything else."""
+    seconds = parse_span(text)
+    return seconds if seconds is not None and 0 < seconds <= LONGEST_SECONDS else None

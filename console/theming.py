@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from rich.console import Console
 from rich.errors import StyleSyntaxError
 from rich.style import Style
 from textual.color import ColorParseError
@@ -23,7 +24,8 @@ STYLE_NAMES = frozenset(
 """Every style name. One that a theme leaves out looks like the part before its last dot, at last like ``plain``."""
 
 DEFAULT_THEME = "night"
-MONO_THEME = "plain"
+PLAIN_THEME = "plain"
+"""For terminals without colours of ours: it has only theirs, and says everything without any as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,18 @@ def load_palettes(folder: Path) -> tuple[dict[str, Palette], list[tuple[Path, st
     return loaded, failed
 
 
-def choose_palette(name: str | None, *, mono: bool, folder: Path | None = None) -> tuple[Palette, list[str]]:
-    """The theme to use, and what must be said about those that could not be."""
+def has_few_colours() -> bool:
+    """The terminal says that it has sixteen colours: the nearest to ours would make most states look the same."""
+    return Console(force_terminal=True).color_system == "standard"
+
+
+def choose_palette(name: str | None, *, plain: bool, folder: Path | None = None) -> tuple[Palette, list[str]]:
+    """The theme to use, ``plain`` unless one is named, and what must be said about those that could not be."""
     loaded, failed = load_palettes(folder or theme_folder())
     words = [reason for _, reason in failed]
-    wanted = name or (MONO_THEME if mono else DEFAULT_THEME)
+    default = PLAIN_THEME if plain else DEFAULT_THEME
+    wanted = name or default
     if wanted in loaded:
         return loaded[wanted], words
     words.append(f"there is no theme {wanted}; there are: {', '.join(loaded) or 'none'}")
-    fallback = MONO_THEME if mono else DEFAULT_THEME
-    return loaded.get(fallback, bare_palette()), words
+    return loaded.get(default, bare_palette()), words

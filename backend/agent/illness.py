@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from backend.agent.core.health import FLAPPING_SECONDS, JOURNAL_DAMAGED
+from backend.contract.durations import duration
 from backend.contract.entities import Entities
 from backend.contract.reports import EngineFacts, Illness, ResidentFacts, ResidentProcess
 from backend.contract.states import shard_state
@@ -134,7 +135,9 @@ def _of_disk(vitals: Vitals) -> list[Illness]:
     if disk is None:
         return []
     if disk.silent >= DISK_SILENT_SECONDS:
-        words = f"the file system of {disk.path} has not answered for {disk.silent:.0f} s. Look at its mount and disk"
+        words = (
+            f"the file system of {disk.path} has not answered for {duration(disk.silent)}. Look at its mount and disk"
+        )
         return [_ill(vitals, "disk silent", words, refuses_loads=True, subject=disk.path)]
     if not disk.total or (disk.free >= DISK_WARNS_BYTES and disk.free >= DISK_WARNS_SHARE * disk.total):
         return []
@@ -168,7 +171,9 @@ def _of_clocks(last: Clocks | None, now: Clocks) -> list[Illness]:
     seen = []
     slept = (now.boot - last.boot) - (now.mono - last.mono)
     if slept > SUSPEND_SECONDS:
-        words = f"the host was suspended for {slept:.0f} s: what was measured before is old, and engines stood still"
+        words = (
+            f"the host was suspended for {duration(slept)}: what was measured before is old, and engines stood still"
+        )
         seen.append(Illness("suspended", words, UnixMs(now.wall_ms)))
     jumped = (now.wall_ms - last.wall_ms) / 1000 - (now.boot - last.boot)
     if abs(jumped) > CLOCK_JUMP_SECONDS:

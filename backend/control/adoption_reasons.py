@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from backend.contract.durations import duration
 from backend.contract.entities import Shard
 from backend.contract.naming import ranks_together
 from backend.contract.states import TERMINAL, HostState
@@ -76,7 +77,8 @@ def _taken_over(view: ReplicaView, live: list[Shard], known: str) -> Iterator[De
 def _wanted(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
     model = find_model(state.models, view.model)
     if model is not None and model.mode == "on_demand":
-        words = f"{model.name} is loaded on demand: it gets a whole idle timeout of {model.idle_seconds} s from here"
+        idle = duration(model.idle_seconds)
+        words = f"{model.name} is loaded on demand: it gets a whole idle timeout of {idle} from here"
         yield Decision("want", str(view.id), words, 13)
 
 

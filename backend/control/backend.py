@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from backend.contract.durations import duration
 from backend.contract.words import OpId
 from backend.control.acknowledgements import AcknowledgementReader
 from backend.control.answering import Answering
@@ -116,7 +117,7 @@ class Backend:
         self._started.wait(_STOP_SECONDS)
         age = time.monotonic() - self._stamp
         if self._loop is None or age > STALE_SECONDS:
-            since = f"{age:.1f} s" if self._stamp else "its start"
+            since = duration(age) if self._stamp else "its start"
             raise SubmitRefused(f"the backend has not answered since {since}, so nothing was sent. Try again.")
         op_id = new_op_id(_kind(request), now_unix_ms())
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.commands import CordonHost, Expect, UncordonHost
+from backend.contract.durations import duration
 from backend.contract.states import HostState
 from backend.contract.words import OpId
 from backend.control.asking import QUICK_SECONDS, Asking, host_of
@@ -23,5 +24,5 @@ async def cordon_host(asking: Asking, who: str, op_id: OpId, request: CordonRequ
         return f"{view.host} takes new shards again"
     command = CordonHost(op_id=op_id, by=who, why=request.why, seconds=request.seconds, expect=expect)
     await asking.ask(view.host, command, QUICK_SECONDS)
-    lasts = "until it is uncordoned" if request.seconds is None else f"for {request.seconds:g} s"
+    lasts = "until it is uncordoned" if request.seconds is None else f"for {duration(request.seconds)}"
     return f"{view.host} is cordoned {lasts}: it takes no new shards, and what runs there runs on"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backend.contract.durations import duration
 from backend.contract.entities import operator_hold_key
 from backend.contract.states import TERMINAL, HostState, ReplicaState
 from backend.contract.words import HostId, ReplicaId
@@ -156,8 +157,9 @@ def _toward_desired(
     replica = ended[0].id if ended else _next_id(seen, model)
     tried = memory.attempts.get(replica, ())
     if len(tried) >= seen.rules.budget:
-        minutes = seen.rules.budget_seconds / 60
-        words = f"{replica} was loaded {len(tried)} times within {minutes:g} min and does not stay"
+        words = (
+            f"{replica} was loaded {len(tried)} times within {duration(seen.rules.budget_seconds)} and does not stay"
+        )
         return Quarantine(model=model.name, replica=replica, why=words)
     if ended:
         words = f"{wanted}; {replica} is {ended[0].state.value}: {ended[0].words}".rstrip(": ")
@@ -188,7 +190,9 @@ def _away_from_idle(seen: Look, memory: Memory, model: ModelView, replicas: list
     if not over:
         return None
     since, view = min(over, key=lambda each: (each[0], each[1].id))
-    words = f"{view.id} was not used for {seen.now - since:.0f} s, its idle timeout is {model.idle_seconds} s"
+    words = (
+        f"{view.id} was not used for {duration(seen.now - since)}, its idle timeout is {duration(model.idle_seconds)}"
+    )
     return DrainIdle(
         model=model.name,
         replica=view.id,

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from backend.contract.durations import duration
 from backend.contract.states import HostState
 from backend.contract.words import HostId
 from backend.control.contexts import Context
@@ -139,7 +140,7 @@ class Reach:
             if (now := _suspended_seconds()) - slept > SLEPT_SECONDS:
                 self.apply(Slept(at=at, unix_ms=unix_ms, seconds=now - slept))
                 for link in self.links.values():
-                    link.reconnect(f"this machine slept for {now - slept:.0f} s")
+                    link.reconnect(f"this machine slept for {duration(now - slept)}")
             slept = now
             self.apply(Ticked(at=at, unix_ms=unix_ms))
             if self._ticked is not None:

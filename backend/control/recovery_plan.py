@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from backend.contract.durations import duration
 from backend.contract.entities import KeeperLease, Shard
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.residents import MARK, ResidentLook
@@ -207,7 +208,7 @@ def _leaving(look: ResidentLook, stakes: tuple[AtStake, ...], leave: str, deadli
     if leave == "cut":
         what = f"{names}: cut with the p4 agent, as was said"
         return (_step(document.LEAVE, what, "said with --cut", f"in flight: {counts}", "said"),)
-    what = f"drain {names} within {deadline:g} s"
+    what = f"drain {names} within {duration(deadline)}"
     return (_step(document.LEAVE, what, "nothing: a drain cuts nothing", f"in flight: {counts}", "no leader serves"),)
 
 

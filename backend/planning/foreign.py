@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from backend.contract.durations import duration
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.plans import Bound, Fact, Plan, PlannedShard, Profile, Term, sealed
 from backend.contract.reports import ForeignProcess, HostFacts, HostReport
@@ -261,6 +262,6 @@ def _clock(fleet: FleetFacts) -> Iterator[Finding]:
             "clock.off",
             "this machine's clock",
             expected=f"at most {CLOCK_LIMIT_MS // 60_000} minutes off the agents' median clock",
-            found=f"{abs(fleet.clock_median_ms) / 1000:.0f} s off",
+            found=f"{duration(abs(fleet.clock_median_ms) / 1000)} off",
             remedy="The adoption's number would be wrong for everybody. Set this machine's clock.",
         )

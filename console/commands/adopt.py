@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from backend.api import AdoptionDocument
 
 
-@click.command(short_help="Show what is adopted or unwanted; stop what a document names; take over an engine.")
+@click.command(short_help="Show what is adopted or unwanted, and act on that.")
 @click.option("--plan", "is_plan", is_flag=True, help="Make the document and stop nothing.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="With --plan: also save it here.")
 @click.option("--apply", "file", type=click.Path(path_type=Path, dir_okay=False), help="Stop what this document names.")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--as", "target", metavar="MODEL:PROFILE", help="With --foreign: what it is.")
 @click.option("--why", default="", metavar="TEXT", help="With --apply or --foreign: the reason, for the journal.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
-@click.option("--despite-silence", is_flag=True, help="Stop them although a host is silent.")
+@click.option("--despite-silence", is_flag=True, help="With --apply: stop them although a host is silent.")
 @fleet_command
 def adopt(
     settings: Settings,
@@ -117,7 +117,9 @@ def _apply(settings: Settings, file: Path, why: str, *, yes: bool, despite_silen
 def _confirm(settings: Settings, document: AdoptionDocument, *, yes: bool) -> None:
     if yes or not document.stoppable:
         return
-    count = f"{len(document.stoppable)} shards" if len(document.stoppable) != 1 else "1 shard"
+    from console.render.values import plural
+
+    count = plural(len(document.stoppable), "shard")
     if settings.as_json or not sys.stdin.isatty():
         raise refused(f"stopping {count} must be confirmed, and there is no terminal to ask at; add --yes")
     from console.render.adoption import stoppable_lines

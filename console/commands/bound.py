@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from console.commands.exits import DONE, refused
-from console.commands.output import look_for, print_json, print_lines, screen_width
+from console.commands.output import print_json, print_lines, screen_width
 from console.commands.settings import Settings, fleet_command
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -40,7 +40,9 @@ def bound() -> None:
 @click.option("--n-ubatch", required=True, type=click.IntRange(1), help="Rows of a micro-batch.")
 @click.option("--n-seq-max", required=True, type=click.IntRange(1), help="Sequences that are served at once.")
 @click.option("--tensors", type=click.IntRange(0), help="Tensors that the stage hands on; 0: the last.")
-@click.option("--n-embd", type=click.IntRange(1), help="Width of the model; the payload is tensors × rows × it × 4.")
+@click.option(
+    "--n-embd", type=click.IntRange(1), help="Width of the model; a payload is tensors * rows * width * 4 bytes."
+)
 @click.option("--payload-bytes", type=click.IntRange(0), help="Or the payload as a READY reported it.")
 @click.option("--reported", metavar="ARCH", help="Or both as a READY of a load of this architecture reported them.")
 @click.option("--fleet", type=click.Path(path_type=Path), metavar="FILE", help="With --reported: a snapshot as well.")
@@ -99,7 +101,7 @@ def p4(
     else:
         from console.render.plan import bound_lines
 
-        print_lines(bound_lines(found, look_for(settings), screen_width()))
+        print_lines(bound_lines(found, screen_width()))
     return DONE
 
 
@@ -128,5 +130,5 @@ def _reported(settings: Settings, architecture: str, n_embd: int, snapshot: Path
         from console.render.plan import bound_lines, reported_lines
 
         width = screen_width()
-        print_lines([*reported_lines(found, width), *bound_lines(found.bound, look_for(settings), width)])
+        print_lines([*reported_lines(found, width), *bound_lines(found.bound, width)])
     return DONE

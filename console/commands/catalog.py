@@ -9,7 +9,7 @@ import click
 
 from console.commands.door import chosen_context
 from console.commands.exits import DONE, REFUSED, no_such, refused
-from console.commands.output import look_for, print_json, print_lines, screen_width
+from console.commands.output import print_json, print_lines, screen_width
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check(settings: Settings, file: Path | None) -> int:
     else:
         from console.render.catalog import check_lines
 
-        print_lines(check_lines(models, look_for(settings), screen_width()))
+        print_lines(check_lines(models, screen_width()))
     return REFUSED if troubled else DONE
 
 
@@ -61,7 +61,7 @@ def show(settings: Settings, model: str | None, file: Path | None) -> int:
     else:
         from console.render.catalog import model_lines
 
-        print_lines(line for each in models for line in model_lines(each, look_for(settings), screen_width()))
+        print_lines(line for each in models for line in model_lines(each, screen_width()))
     return DONE
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.door import ask, opened, settle, state_of
-from console.commands.exits import DONE, no_such
+from console.commands.door import ask, host_of, opened, settle
+from console.commands.exits import DONE
 from console.commands.holds import hold_options, seconds_of
 from console.commands.output import print_json, say
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
-    from backend.api import AnyRequest, Backend, HostView
+    from backend.api import AnyRequest
 
 
 @click.command(short_help="Take no new shards on a host.")
@@ -40,15 +40,6 @@ def uncordon(settings: Settings, host: str) -> int:
     from backend.api import UncordonRequest
 
     return _ask(settings, host, UncordonRequest(host=host))
-
-
-def host_of(backend: Backend, name: str) -> HostView:
-    """The host with this id. Raises the error that names those that exist."""
-    state = state_of(backend)
-    for host, view in state.hosts.items():
-        if host == name:
-            return view
-    raise no_such("host", name, (str(each) for each in state.hosts))
 
 
 def _ask(settings: Settings, host: str, request: AnyRequest) -> int:

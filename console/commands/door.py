@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Backend,
         Context,
         FleetState,
+        HostView,
         OperationStep,
         OperationView,
         OpId,
@@ -103,12 +104,24 @@ def require_a_host(state: FleetState) -> None:
 
 def replica_of(backend: Backend, name: str) -> ReplicaView:
     """The replica with this id. Raises the error that names those that exist."""
+    from backend.api import ReplicaId
+
     state = state_of(backend)
-    for replica in state.replicas.values():
-        if replica.id == name:
-            return replica
+    found = state.replicas.get(ReplicaId(name))
+    if found is not None:
+        return found
     require_a_host(state)
-    raise no_such("replica", name, (str(each) for each in state.replicas))
+    raise no_such("replica", name, state.replicas)
+
+
+def host_of(backend: Backend, name: str) -> HostView:
+    """The host with this id. Raises the error that names those that exist."""
+    from backend.api import HostId
+
+    hosts = state_of(backend).hosts
+    if HostId(name) not in hosts:
+        raise no_such("host", name, hosts)
+    return hosts[HostId(name)]
 
 
 def submit(backend: Backend, request: AnyRequest) -> OpId:
@@ -126,7 +139,9 @@ def ask(backend: Backend, request: AnyRequest, seconds: float = ANSWER_SECONDS) 
     op_id = submit(backend, request)
     answer = wait_for(backend, lambda state: _answer_in(state, op_id), seconds)
     if answer is None:
-        raise CommandFailed(UNKNOWN, f"no answer to {op_id} within {seconds:.0f} s; its outcome is unknown")
+        from backend.api import duration
+
+        raise CommandFailed(UNKNOWN, f"no answer to {op_id} within {duration(seconds)}; its outcome is unknown")
     return answer
 
 

@@ -117,11 +117,12 @@ def follow_drain(backend: Backend, settings: Settings, replica: str, request: An
 
 def _numbers(state: FleetState, settings: Settings, replica: str) -> str:
     """The numbers of a drain in one line; empty unless it drains now. Time moves in steps of 5 seconds."""
+    from backend.api import ReplicaId
     from console.render.cells import line_text
     from console.render.drain import arrived_words, clients_words, counts_line, source_words
     from console.render.values import countdown
 
-    view = next((each for each in state.replicas.values() if each.id == replica), None)
+    view = state.replicas.get(ReplicaId(replica))
     if view is None or view.drain is None or view.state.value != "draining":
         return ""
     look = look_for(settings)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from console.commands.cordon import host_of
-from console.commands.door import Interrupted, ask, opened, settle, state_of, submit, watch
+from console.commands.door import Interrupted, ask, host_of, opened, settle, state_of, submit, watch
 from console.commands.exits import DONE, INTERRUPTED, UNKNOWN, UNREACHABLE, CommandFailed, refused
 from console.commands.output import print_json, say, show_step
 from console.commands.settings import Settings
@@ -49,20 +48,25 @@ def drain_host(settings: Settings, host: str, order: DrainOrder, *, yes: bool) -
     if settings.as_json:
         print_json({"host": host, "words": words, "drained": ended})
     else:
-        say(f"{host} is empty: {len(ended)} replicas were drained. It stays cordoned: ringtop uncordon {host}")
+        from console.render.values import plural
+
+        count = plural(len(ended), "replica")
+        say(f"{host} is empty, {count} drained. It stays cordoned: ringtop uncordon {host}")
     return DONE
 
 
 def _confirm(settings: Settings, host: str, replicas: list[ReplicaView]) -> None:
     from console.render.cordon import replica_words, to_type
+    from console.render.values import plural
 
+    count = plural(len(replicas), "replica")
     lines = [replica_words(view, host) for view in replicas]
     if settings.as_json or not sys.stdin.isatty():
         raise refused(
-            f"draining {host} cordons it and empties {len(replicas)} replicas ({'; '.join(lines) or 'none'}), which "
+            f"draining {host} cordons it and empties {count} ({'; '.join(lines) or 'none'}), which "
             "must be confirmed, and there is no terminal to ask at; add --yes"
         )
-    say(f"{host} takes no new shards any more, and {len(replicas)} replicas are drained:")
+    say(f"{host} takes no new shards any more, and {count} {'is' if len(replicas) == 1 else 'are'} drained:")
     for line in lines:
         say(f"  {line}")
     wanted = to_type(host, len(replicas))

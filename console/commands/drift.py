@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from console.commands.door import ask, opened, require_a_host, settle, silent_hosts, state_of
-from console.commands.exits import DONE, PENDING, UNREACHABLE, no_such, refused
+from console.commands.exits import DONE, PENDING, UNREACHABLE, the_one
 from console.commands.output import look_for, note, print_json, print_lines, say, screen_width
 from console.commands.settings import Duration, Settings, fleet_command
 
@@ -62,7 +62,7 @@ def _read_files(backend: Backend) -> None:
         note(f"ringtop: {answer.words}; not compared with their load records")
 
 
-@drift.command()
+@drift.command(short_help="Say that a drift is known, and for how long.")
 @click.argument("drift_id", metavar="DRIFT")
 @click.option("--note", "words", required=True, metavar="TEXT", help="Why it may stay as it is.")
 @click.option("--for", "seconds", type=Duration(), required=True, help="For how long: 90s, 2m, 1h or 3d.")
@@ -75,12 +75,12 @@ def ack(settings: Settings, drift_id: str, words: str, seconds: float) -> int:
     from backend.api import AcknowledgeDrift
 
     with opened(settings) as backend:
-        found = _find(_state_with(backend, drift_id), drift_id)
+        found = the_one("drift", drift_id, (each.id for each in _state_with(backend, drift_id).drifts))
         answer = settle(ask(backend, AcknowledgeDrift(drift=found, note=words, seconds=seconds)))
     return _told(settings, found, answer.words)
 
 
-@drift.command()
+@drift.command(short_help="Take an acknowledgement back.")
 @click.argument("drift_id", metavar="DRIFT")
 @fleet_command
 def reopen(settings: Settings, drift_id: str) -> int:
@@ -88,7 +88,7 @@ def reopen(settings: Settings, drift_id: str) -> int:
     from backend.api import ReopenDrift
 
     with opened(settings) as backend:
-        found = _find(_state_with(backend, drift_id), drift_id)
+        found = the_one("drift", drift_id, (each.id for each in _state_with(backend, drift_id).drifts))
         answer = settle(ask(backend, ReopenDrift(drift=found)))
     return _told(settings, found, answer.words)
 
@@ -106,16 +106,3 @@ def _told(settings: Settings, drift_id: str, words: str) -> int:
     else:
         say(words)
     return DONE
-
-
-def _find(state: FleetState, asked: str) -> str:
-    """The one drift whose id this is, or begins with this."""
-    ids = [each.id for each in state.drifts]
-    if asked in ids:
-        return asked
-    found = [each for each in ids if each.startswith(asked)]
-    if len(found) > 1:
-        raise refused(f"{asked!r} may be {', '.join(found)}; write more of it", asked=asked, known=found)
-    if not found:
-        raise no_such("drift", asked, ids)
-    return found[0]

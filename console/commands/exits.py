@@ -60,3 +60,18 @@ def no_such(what: str, asked: str, known: Iterable[str]) -> CommandFailed:
 
     names = list(known)
     return refused(api.no_such(what, asked, names), asked=asked, known=names)
+
+
+def the_one(what: str, asked: str, known: Iterable[str]) -> str:
+    """The one id that this is, or that begins with it. Raises with those that it may be, or with those that exist."""
+    names = list(known)
+    if asked in names:
+        return asked
+    found = [name for name in names if asked and name.startswith(asked)]
+    if len(found) > 1:
+        from backend.api import few_of
+
+        raise refused(f"{what} {asked!r} may be {few_of(found)}; write more of it", asked=asked, known=found)
+    if not found:
+        raise no_such(what, asked, names)
+    return found[0]

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backend.api import Cordon, HostView, ModelView, OperationView, ReplicaView, ShardView
+    from backend.api import (
+        Cordon,
+        DeviceFacts,
+        EngineFacts,
+        Exit,
+        Hold,
+        HostView,
+        ModelView,
+        OperationView,
+        OperatorHold,
+        ReplicaView,
+        Reservation,
+        ShardView,
+    )
 
 _AGREES = {"equal": True, "differs": False}
 
@@ -28,15 +41,7 @@ def shard_facts(view: ShardView) -> dict[str, Any]:
         "ports": shard.ports,
         "pid": shard.identity.pid if shard.identity else None,
         "words": shard.words,
-        "exit": None
-        if shard.exit is None
-        else {
-            "code": shard.exit.code,
-            "signal": shard.exit.signal,
-            "words": shard.exit.words,
-            "at_unix_ms": shard.exit.at_unix_ms,
-            "log_tail": shard.exit.log_tail,
-        },
+        "exit": None if shard.exit is None else _exit(shard.exit),
         "bound": {
             "derived": shard.bound.compared if shard.bound.derived else None,
             "reported": None if reported is None else reported.weights + reported.kv,
@@ -52,6 +57,16 @@ def shard_facts(view: ShardView) -> dict[str, Any]:
         "resident": shard.resident,
         "release": shard.reported_release or shard.release,
         "measured": None if view.measurement is None else view.measurement.words or None,
+    }
+
+
+def _exit(end: Exit) -> dict[str, Any]:
+    return {
+        "code": end.code,
+        "signal": end.signal,
+        "words": end.words,
+        "at_unix_ms": end.at_unix_ms,
+        "log_tail": end.log_tail,
     }
 
 
@@ -92,7 +107,7 @@ def cordon_facts(cordon: Cordon | None) -> dict[str, Any] | None:
 def host_facts(view: HostView) -> dict[str, Any]:
     """One host as its link knows it, and what its agent measured; null where it never answered."""
     facts = view.facts
-    return {
+    link = {
         "host": view.host,
         "address": view.address,
         "state": view.state.value,
@@ -100,79 +115,86 @@ def host_facts(view: HostView) -> dict[str, Any]:
         "agent_version": view.agent_version or None,
         "clock_offset_ms": view.clock_offset_ms,
         "round_trip_ms": view.round_trip_ms,
-        "journal": facts.journal if facts else None,
-        "refuses_loads": (facts.refuses_loads or None) if facts else None,
-        "illnesses": facts.illnesses if facts else None,
-        "reservations": [
-            {
-                "replica": kept.replica,
-                "generation": kept.load_generation,
-                "by": kept.by,
-                "nodes": kept.node_ids,
-                "ports": kept.ports,
-                "memory": kept.memory,
-                "cores": kept.cores,
-                "power": kept.power,
-                "expires_unix_ms": kept.expires_unix_ms,
-            }
-            for _, kept in sorted(view.entities.reservations.items())
-        ]
-        if facts
-        else None,
-        "holds": [
-            {
-                "node_id": hold.node_id,
-                "generation": hold.load_generation,
-                "kind": hold.kind,
-                "ports": hold.ports,
-                "device": hold.device or None,
-                "memory": hold.memory if hold.device else None,
-                "until": hold.until,
-                "at_unix_ms": hold.at_unix_ms,
-            }
-            for _, hold in sorted(view.entities.holds.items())
-        ]
-        if facts
-        else None,
-        "operator_holds": [
-            {
-                "subject": held.subject,
-                "scope": held.scope,
-                "kind": held.kind,
-                "by": held.by,
-                "why": held.why,
-                "at_unix_ms": held.at_unix_ms,
-                "until_unix_ms": held.until_unix_ms,
-            }
-            for _, held in sorted(view.entities.operator_holds.items())
-        ]
-        if facts
-        else None,
         "keeper": view.entities.keeper,
         "cordon": cordon_facts(view.entities.cordon),
-        "foreign": facts.foreign if facts else None,
-        "memory_total": facts.memory_total if facts else None,
-        "memory_free": facts.memory_free if facts else None,
-        "devices": [
-            {
-                "name": device.name,
-                "kind": device.kind,
-                "total": device.total,
-                "free": device.free,
-                "committed": device.committed,
-            }
-            for device in facts.devices
-        ]
-        if facts
-        else None,
-        "engines": [
-            {"engine": engine.engine, "release": engine.release, "words": engine.words, "resident": engine.resident}
-            for engine in facts.engines
-        ]
-        if facts
-        else None,
-        "shards": sorted(view.entities.shards) if facts else None,
     }
+    if facts is None:
+        return {**link, **dict.fromkeys(_MEASURED)}
+    measured = (
+        facts.journal,
+        facts.refuses_loads or None,
+        facts.illnesses,
+        [_reservation(kept) for _, kept in sorted(view.entities.reservations.items())],
+        [_hold(hold) for _, hold in sorted(view.entities.holds.items())],
+        [_operator_hold(held) for _, held in sorted(view.entities.operator_holds.items())],
+        facts.foreign,
+        facts.memory_total,
+        facts.memory_free,
+        [_device(device) for device in facts.devices],
+        [_engine(engine) for engine in facts.engines],
+        sorted(view.entities.shards),
+    )
+    return {**link, **dict(zip(_MEASURED, measured, strict=True))}
+
+
+_MEASURED = (
+    *("journal", "refuses_loads", "illnesses", "reservations", "holds", "operator_holds", "foreign"),
+    *("memory_total", "memory_free", "devices", "engines", "shards"),
+)
+"""What only an agent can say of its host."""
+
+
+def _reservation(kept: Reservation) -> dict[str, Any]:
+    return {
+        "replica": kept.replica,
+        "generation": kept.load_generation,
+        "by": kept.by,
+        "nodes": kept.node_ids,
+        "ports": kept.ports,
+        "memory": kept.memory,
+        "cores": kept.cores,
+        "power": kept.power,
+        "expires_unix_ms": kept.expires_unix_ms,
+    }
+
+
+def _hold(hold: Hold) -> dict[str, Any]:
+    return {
+        "node_id": hold.node_id,
+        "generation": hold.load_generation,
+        "kind": hold.kind,
+        "ports": hold.ports,
+        "device": hold.device or None,
+        "memory": hold.memory if hold.device else None,
+        "until": hold.until,
+        "at_unix_ms": hold.at_unix_ms,
+    }
+
+
+def _operator_hold(held: OperatorHold) -> dict[str, Any]:
+    return {
+        "subject": held.subject,
+        "scope": held.scope,
+        "kind": held.kind,
+        "by": held.by,
+        "why": held.why,
+        "at_unix_ms": held.at_unix_ms,
+        "until_unix_ms": held.until_unix_ms,
+    }
+
+
+def _device(device: DeviceFacts) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "total": device.total,
+        "free": device.free,
+        "committed": device.committed,
+    }
+
+
+def _engine(engine: EngineFacts) -> dict[str, Any]:
+    return {"engine": engine.engine, "release": engine.release, "words": engine.words, "resident": engine.resident}
 
 
 def model_facts(view: ModelView) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from console.commands.exits import DONE
-from console.commands.output import look_for, print_json, print_lines, screen_width
+from console.commands.output import print_json, print_lines, screen_width
 from console.commands.settings import Settings, fleet_command
 
 
@@ -24,5 +24,5 @@ def guards(settings: Settings) -> int:
     else:
         from console.render.plan import guard_lines
 
-        print_lines(guard_lines(found, look_for(settings), screen_width()))
+        print_lines(guard_lines(found, screen_width()))
     return DONE

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from console.commands.door import ask, follow, opened, settle, state_of
-from console.commands.exits import DONE, refused
+from console.commands.door import Interrupted, ask, follow, opened, settle, state_of
+from console.commands.exits import DONE, CommandFailed, refused
 from console.commands.output import print_json, say, show_step
 from console.commands.settings import Duration, Settings, fleet_command
+from console.spans import LONGEST_SECONDS
 
 if TYPE_CHECKING:
-    from backend.api import Backend, FleetState, ReplicaView
+    from backend.api import Backend, ReplicaView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +28,7 @@ class Moment(click.ParamType[float]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds from now."""
+        """Seconds from now; at most 30 days."""
         if isinstance(value, float):
             return value
         now = datetime.now().astimezone()
@@ -38,6 +39,9 @@ class Moment(click.ParamType[float]):
         left = (moment - now).total_seconds()
         if left <= 0:
             self.fail(f"{value!r} is over already; name a time to come", param, ctx)
+        if left > LONGEST_SECONDS:
+            words = "without one it lasts until somebody takes it back"
+            self.fail(f"{value!r} is more than 30 days away; name a time within them: {words}", param, ctx)
         return left
 
 
@@ -96,13 +100,24 @@ def resume(settings: Settings, name: str) -> int:
 
 
 def take_down(settings: Settings, name: str, seconds: float | None, why: str, *, yes: bool) -> int:
-    """Hold NAME down, then unload what runs of it, once a person has typed its name."""
+    """Hold NAME down, then unload what is there of it, once a person has typed its name.
+
+    A replica that cannot be unloaded keeps no other one from it; the first such one gives the exit code.
+    """
+    from console.render.holds import replicas_of
+
     with opened(settings) as backend:
-        views = _replicas(state_of(backend), name)
-        if not yes:
+        views = replicas_of(state_of(backend), name)
+        if views and not yes:
             _confirm(settings, name, views)
         words = set_hold(backend, name, "down", seconds, why)
         unloaded = [_unload(backend, settings, view, why or f"{name} is held down") for view in views]
+    failed = [line for line in unloaded if line["exit_code"] != DONE]
+    if failed:
+        lines = "; ".join(f"{line['replica']}: {line['words']}" for line in failed)
+        raise CommandFailed(
+            failed[0]["exit_code"], f"{words}, and not everything is unloaded. {lines}", unloaded=unloaded
+        )
     if settings.as_json:
         print_json({"subject": name, "words": words, "unloaded": unloaded})
     else:
@@ -119,37 +134,31 @@ def set_hold(backend: Backend, name: str, kind: Literal["down", "paused"], secon
     return settle(ask(backend, HoldSubject(subject=name, kind=kind, seconds=seconds, why=why))).words
 
 
-def _replicas(state: FleetState, name: str) -> list[ReplicaView]:
-    """The replica of this name, or every replica of the model of this name."""
-    found = [view for view in state.replicas.values() if view.id == name]
-    if found:
-        return found
-    names = {name, *(model.name for model in state.models.values() if name in model.aliases)}
-    return [view for view in state.replicas.values() if view.model in names]
-
-
 def _unload(backend: Backend, settings: Settings, view: ReplicaView, why: str) -> dict[str, Any]:
+    """How one unload ended; a failure is told with the others'."""
     from backend.api import StartUnload
 
     request = StartUnload(replica=view.id, why=why)
-    outcome = follow(backend, request, show=show_step(settings), look=lambda state: None)
-    return {"replica": view.id, "operation": outcome.op_id, "words": outcome.words}
+    try:
+        outcome = follow(backend, request, show=show_step(settings), look=lambda state: None)
+    except Interrupted:
+        raise
+    except CommandFailed as error:
+        return {"replica": view.id, "operation": None, "words": error.words, "exit_code": error.exit_code}
+    return {"replica": view.id, "operation": outcome.op_id, "words": outcome.words, "exit_code": DONE}
 
 
-def _confirm(settings: Settings, name: str, views: list[ReplicaView]) -> None:
-    if not views:
-        return
-    names = ", ".join(view.id for view in views)
+def _confirm(settings: Settings, name: str, views: Sequence[ReplicaView]) -> None:
+    from backend.api import few_of
+    from console.render.holds import stop_words
+
     if settings.as_json or not sys.stdin.isatty():
+        names = few_of([view.id for view in views])
         raise refused(
             f"holding {name} down unloads {names}, which must be confirmed, and there is no terminal to ask at; "
             "add --yes"
         )
-    known = [view.in_flight for view in views if view.in_flight is not None]
-    cut = f"{sum(known)} requests in flight" if len(known) == len(views) else "an unknown number of requests"
-    typed = click.prompt(
-        f"This unloads {names} and cuts {cut}. Type {name} to hold it down", default="", show_default=False, err=True
-    )
+    typed = click.prompt(f"{stop_words(views)} Type {name} to hold it down", default="", show_default=False, err=True)
     if typed.strip() != name:
         raise refused(f"{name} is not held down: {typed.strip()!r} was typed")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from console.commands.door import ANSWER_SECONDS, ask, opened, require_a_host, settle, silent_hosts, state_of
-from console.commands.exits import DONE, FAILED, INTERRUPTED, UNREACHABLE, no_such, refused
+from console.commands.door import ANSWER_SECONDS, ask, host_of, opened, require_a_host, settle, silent_hosts, state_of
+from console.commands.exits import DONE, FAILED, INTERRUPTED, UNREACHABLE, refused
 from console.commands.output import look_for, note, print_json, print_json_line, print_lines, say
 from console.commands.settings import Settings, fleet_command
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from backend.api import Backend, JournalLine
+    from console.render.journal import Widths
 
 _BATCH = 1000
 _PAST_SECONDS = 5.0
@@ -44,18 +46,23 @@ def journal(settings: Settings, tail: int, *, follow: bool) -> int:
         silent = silent_hosts(state)
         for host, words in silent.items():
             note(f"ringtop: {host} is {words}; its journal is missing here")
-        if not follow:
-            _print(settings, newest)
-            return UNREACHABLE if silent else DONE
+        if follow:
+            columns = _print_each(settings, newest)
+            return _follow(backend, settings, lines[-1].index if lines else 0, columns)
+    if settings.as_json:
+        print_json([_facts(line) for line in newest])
+    else:
         _print_each(settings, newest)
-        return _follow(backend, settings, lines[-1].index if lines else 0)
+    return UNREACHABLE if silent else DONE
 
 
-@journal.command()
+@journal.command(short_help="Read every byte of the journals and check it.")
 @click.argument("hosts", nargs=-1)
 @fleet_command
 def verify(settings: Settings, hosts: tuple[str, ...]) -> int:
     """Read every byte of the journal of each HOST (all without one) and check it. Exit code 5: one is damaged."""
+    from console.render.values import duration, plural, size
+
     found, code = _ask_each(settings, hosts, "verify", _VERIFY_SECONDS)
     if any(not facts.get("is_sound", True) for facts in found.values()):
         code = FAILED
@@ -68,19 +75,21 @@ def verify(settings: Settings, hosts: tuple[str, ...]) -> int:
         elif facts["is_sound"]:
             say(
                 f"{host}: sound; {facts['records']} records {facts['oldest_seq']} to {facts['head_seq']} in "
-                f"{facts['segments']} segments ({facts['sealed']} sealed), {_mib(facts['bytes'])}, "
-                f"{facts['seconds']:.1f} s"
+                f"{plural(facts['segments'], 'segment')} ({facts['sealed']} sealed), {size(facts['bytes'])}, "
+                f"{duration(facts['seconds'])}"
             )
         else:
             say(f"{host}: {facts['words']}")
     return code
 
 
-@journal.command()
+@journal.command(short_help="Sizes, records and health of the journals.")
 @click.argument("hosts", nargs=-1)
 @fleet_command
 def stats(settings: Settings, hosts: tuple[str, ...]) -> int:
     """Say what there is of the journal of each HOST (all without one)."""
+    from console.render.values import duration, plural, size
+
     found, code = _ask_each(settings, hosts, "stats", ANSWER_SECONDS)
     if settings.as_json:
         print_json(found)
@@ -92,22 +101,22 @@ def stats(settings: Settings, hosts: tuple[str, ...]) -> int:
         sealed = sum(segment["sealed"] for segment in facts["segments"])
         say(
             f"{host}: records {facts['oldest_seq']} to {facts['head_seq']}, journal_epoch {facts['journal_epoch']}, "
-            f"{len(facts['segments'])} segments ({sealed} sealed), {_mib(facts['bytes'])}; last sync "
-            f"{facts['last_sync_seconds'] * 1000:.1f} ms; health: {facts['health']}"
+            f"{plural(len(facts['segments']), 'segment')} ({sealed} sealed), {size(facts['bytes'])}; last sync "
+            f"{duration(facts['last_sync_seconds'])}; health: {facts['health']}"
         )
     return code
 
 
-@journal.command()
+@journal.command(short_help="Every record of one host, one JSON object a line.")
 @click.argument("host")
-@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Begin behind this record.")
+@click.option("--after", type=click.IntRange(0, 2**64 - 1), default=0, metavar="SEQ", help="Begin behind this record.")
 @fleet_command
 def export(settings: Settings, host: str, after: int) -> int:
     """Print every record that HOST keeps, whole, as one JSON object per line."""
     from backend.api import AskJournal
 
     with opened(settings) as backend:
-        _require_host(backend, host)
+        host_of(backend, host)
         while True:
             request = AskJournal(host=host, question="export", after=after)
             value = settle(ask(backend, request)).value
@@ -118,7 +127,7 @@ def export(settings: Settings, host: str, after: int) -> int:
             after = int(value["next"])
 
 
-@journal.command()
+@journal.command(short_help="Begin a damaged journal anew.")
 @click.argument("host")
 @click.option("--accept-loss", is_flag=True, help="Give up what cannot be read of the journal. Needed.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
@@ -133,7 +142,7 @@ def fork(settings: Settings, host: str, *, accept_loss: bool, yes: bool) -> int:
             f"verify {host}; when it is meant, say --accept-loss."
         )
     with opened(settings) as backend:
-        _require_host(backend, host)
+        host_of(backend, host)
         if not yes:
             _confirm(settings, host)
         answer = settle(ask(backend, ForkJournalRequest(host=host, accept_loss=True)))
@@ -162,7 +171,7 @@ def _ask_each(
     code = DONE
     with opened(settings) as backend:
         for host in hosts:
-            _require_host(backend, host)
+            host_of(backend, host)
         for host in hosts or state_of(backend).hosts:
             answer = ask(backend, AskJournal(host=host, question=question), seconds)
             if answer.exit_code == DONE:
@@ -171,16 +180,6 @@ def _ask_each(
                 found[host] = {"error": answer.words, "exit_code": answer.exit_code}
                 code = max(code, answer.exit_code)
     return found, code
-
-
-def _require_host(backend: Backend, host: str) -> None:
-    known = state_of(backend).hosts
-    if host not in known:
-        raise no_such("host", host, known)
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):.1f} MiB"
 
 
 def _up_to_now(backend: Backend) -> list[JournalLine]:
@@ -202,12 +201,12 @@ def _up_to_now(backend: Backend) -> list[JournalLine]:
         time.sleep(_PAUSE)
 
 
-def _follow(backend: Backend, settings: Settings, after: int) -> int:
+def _follow(backend: Backend, settings: Settings, after: int, columns: Widths) -> int:
     try:
         while True:
             state_of(backend)
             batch = backend.journal(after, _BATCH)
-            _print_each(settings, batch)
+            columns = _print_each(settings, batch, columns)
             if batch:
                 after = batch[-1].index
             else:
@@ -216,22 +215,18 @@ def _follow(backend: Backend, settings: Settings, after: int) -> int:
         return INTERRUPTED
 
 
-def _print(settings: Settings, lines: Sequence[JournalLine]) -> None:
-    if settings.as_json:
-        print_json([_facts(line) for line in lines])
-    else:
-        _print_each(settings, lines)
+def _print_each(settings: Settings, lines: Sequence[JournalLine], columns: Widths | None = None) -> Widths:
+    """Print records one a line; returns the widths of their columns, which only grow, for those that follow."""
+    from console.render.journal import NARROWEST, journal_cells, widen
 
-
-def _print_each(settings: Settings, lines: Sequence[JournalLine]) -> None:
+    columns = functools.reduce(widen, lines, columns or NARROWEST)
     if settings.as_json:
         for line in lines:
             print_json_line(_facts(line))
-        return
-    from console.render.journal import journal_cells
-
-    look = look_for(settings)
-    print_lines(journal_cells(line, look) for line in lines)
+    else:
+        look = look_for(settings)
+        print_lines(journal_cells(line, look, columns) for line in lines)
+    return columns
 
 
 def _facts(line: JournalLine) -> dict[str, Any]:

@@ -31,13 +31,13 @@ def keep(settings: Settings, lease: float, every: float, *, once: bool, standby:
 
     One keeper per fleet: a second one is refused with the first one's name. With --json each line is one object.
     """
-    from backend.api import KeeperRules, Keeping, NotKept, keeper_name, who_asks
+    from backend.api import KeeperRules, Keeping, NotKept, duration, keeper_name, who_asks
 
     context = chosen_context(settings)
     if context.read_only:
         raise refused(f"a keeper changes the fleet, and context {context.name} is read-only. Keep another context.")
     if lease < _LEAST_LEASE or lease > _LONGEST_LEASE:
-        raise refused(f"--lease is {lease:g} s; expected {_LEAST_LEASE:g} s to {_LONGEST_LEASE:g} s")
+        raise refused(f"--lease is {duration(lease)}; expected {duration(_LEAST_LEASE)} to {duration(_LONGEST_LEASE)}")
     rules = KeeperRules(lease_seconds=lease, every_seconds=every, settle_seconds=every)
     who = f"{who_asks()}@{platform.node() or 'unknown'}"
     console = f"keeper-{who}-{os.getpid()}-{time.time_ns() // 1_000_000}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from console.commands.door import ask, chosen_context, opened
-from console.commands.exits import DONE, UNREACHABLE, CommandFailed, no_such
+from console.commands.exits import DONE, UNREACHABLE, CommandFailed, the_one
 from console.commands.output import look_for, note, print_json, print_lines, print_table, screen_width
 from console.commands.settings import Settings, fleet_command
 
@@ -48,18 +48,17 @@ def ledger(settings: Settings, what: str) -> int:
 
 
 def _show(settings: Settings, operations: dict[OpId, OperationView], asked: str) -> int:
-    found = [view for op_id, view in operations.items() if op_id.startswith(asked)]
-    found = [view for view in found if view.id == asked] or found
-    if len(found) != 1:
-        raise no_such("operation", asked, (view.id for view in found or operations.values()))
+    from backend.api import OpId
+
+    view = operations[OpId(the_one("operation", asked, operations))]
     if settings.as_json:
         from console.commands.facts import operation_facts
 
-        print_json(operation_facts(found[0]))
+        print_json(operation_facts(view))
     else:
         from console.render.operations import ledger_lines
 
-        print_lines(ledger_lines(found[0], look_for(settings), screen_width()))
+        print_lines(ledger_lines(view, look_for(settings), screen_width()))
     return DONE
 
 
@@ -73,11 +72,11 @@ def _rebuild(settings: Settings) -> int:
     if settings.as_json:
         print_json(answer.value)
     else:
-        _say_rebuilt(settings, answer)
+        _say_rebuilt(answer)
     return answer.exit_code
 
 
-def _say_rebuilt(settings: Settings, answer: Answer) -> None:
+def _say_rebuilt(answer: Answer) -> None:
     from console.commands.output import say
 
     for entry in answer.value.get("rebuilt", []):

@@ -21,7 +21,7 @@ _HEAR_SECONDS = 10.0
 
 
 @click.command(short_help="Load a model, after showing the plan.")
-@click.argument("target", metavar="MODEL[:PROFILE]", required=False)
+@click.argument("target", metavar="[MODEL[:PROFILE]]", required=False)
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path, dir_okay=False), help="Load this saved plan.")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host may be used; may be repeated.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")

@@ -43,7 +43,7 @@ def up(settings: Settings, *, once: bool) -> int:
             say("The local fleet goes on; stop it with: ringtop down")
 
 
-@click.command(short_help="Stop the fleet on this machine, or hold a replica or model down.")
+@click.command(short_help="Stop the local fleet; hold a replica or model down.")
 @click.argument("name", required=False)
 @hold_options
 @click.option("--yes", is_flag=True, help="With NAME: do not ask; needed where there is no terminal to ask at.")

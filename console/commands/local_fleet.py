@@ -174,15 +174,16 @@ def _show_ring(settings: Settings, view: ReplicaView, seconds: float) -> None:
     if settings.as_json:
         return
     from console.render.shards import shard_table
+    from console.render.values import duration
 
-    say(f"{view.id} is {view.state.value} after {seconds:.2f} s, at {view.endpoint}")
+    say(f"{view.id} is {view.state.value} after {duration(seconds)}, at {view.endpoint}")
     look = look_for(settings)
     print_table(shard_table(view, look), look)
 
 
 def _unload_all(backend: Backend) -> list[ReplicaId]:
     """Unload until no shard lives and no operation runs; those that ended are dismissed. Raises after STOP_SECONDS."""
-    from backend.api import StartUnload
+    from backend.api import StartUnload, duration
 
     asked: dict[ReplicaId, list[OpId]] = {}
     deadline = time.monotonic() + STOP_SECONDS
@@ -191,7 +192,7 @@ def _unload_all(backend: Backend) -> list[ReplicaId]:
         waiting = _running(state, asked)
         for view in state.replicas.values():
             tries = asked.setdefault(view.id, [])
-            if _is_answered(state, tries) and len(tries) < (_TRIES if _is_live(view) else 1):
+            if _has_ended(state, tries) and len(tries) < (_TRIES if _is_live(view) else 1):
                 tries.append(submit(backend, StartUnload(replica=view.id, why="ringtop down")))
                 waiting.append(f"the unload of {view.id}")
             elif _is_live(view):
@@ -201,17 +202,26 @@ def _unload_all(backend: Backend) -> list[ReplicaId]:
         if time.monotonic() > deadline:
             answers = [state.answers[op].words for tries in asked.values() for op in tries if op in state.answers]
             words = "; ".join((*waiting, *filter(None, answers)))
-            raise CommandFailed(UNKNOWN, f"not everything stopped within {STOP_SECONDS:.0f} s: {words}")
+            raise CommandFailed(UNKNOWN, f"not everything stopped within {duration(STOP_SECONDS)}: {words}")
         time.sleep(0.05)
 
 
 def _running(state: FleetState, asked: dict[ReplicaId, list[OpId]]) -> list[str]:
     running = [f"operation {view.id} ({view.kind})" for view in state.operations.values() if view.state == "running"]
-    return running + [f"the unload of {name}" for name, tries in asked.items() if not _is_answered(state, tries)]
+    return running + [f"the unload of {name}" for name, tries in asked.items() if not _has_ended(state, tries)]
 
 
-def _is_answered(state: FleetState, tries: list[OpId]) -> bool:
-    return not tries or (tries[-1] in state.answers and state.answers[tries[-1]].done)
+def _has_ended(state: FleetState, tries: list[OpId]) -> bool:
+    """The last try was refused, or found nothing to do, or its operation is over: another one may be made."""
+    if not tries:
+        return True
+    op_id = tries[-1]
+    answer, operation = state.answers.get(op_id), state.operations.get(op_id)
+    if answer is None or not answer.done:
+        return False
+    if answer.exit_code != DONE or answer.words != op_id:
+        return True
+    return operation is not None and operation.state != "running"  # an answer may be ahead of its ledger file
 
 
 def _is_live(view: ReplicaView) -> bool:

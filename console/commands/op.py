@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from console.commands.door import ask, chosen_context, opened, settle, state_of
-from console.commands.exits import DONE, REFUSED, CommandFailed, no_such, refused
+from console.commands.exits import DONE, REFUSED, CommandFailed, refused, the_one
 from console.commands.output import look_for, print_json, print_lines, say, screen_width
 from console.commands.settings import Settings, fleet_command
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from backend.api import FleetState, OperationView
 
 
-@click.group(short_help="Look at one operation; resume, roll back, settle one without an owner.")
+@click.group(short_help="Look at one operation; take up one without an owner.")
 def op() -> None:
     """Look at operations: loads, drains and unloads. One whose process is gone is resumed, rolled back or settled."""
 
 
-@op.command()
+@op.command(short_help="One operation with every step.")
 @click.argument("operation")
 @fleet_command
 def show(settings: Settings, operation: str) -> int:
@@ -40,7 +40,7 @@ def show(settings: Settings, operation: str) -> int:
     return DONE
 
 
-@op.command()
+@op.command(short_help="Go on with an operation whose process is gone.")
 @click.argument("operation")
 @click.option("--move-journal", is_flag=True, help="Approve that a recovery moves a p4 agent's journal aside.")
 @click.option("--why", default="", metavar="TEXT", help="With --move-journal: the reason, which is kept.")
@@ -59,7 +59,7 @@ def resume(settings: Settings, operation: str, why: str, *, move_journal: bool) 
     return DONE
 
 
-@op.command()
+@op.command(short_help="Take back an operation whose process is gone.")
 @click.argument("operation")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
 @fleet_command
@@ -82,7 +82,7 @@ def rollback(settings: Settings, operation: str, *, yes: bool) -> int:
     return DONE
 
 
-@op.command("settle")
+@op.command("settle", short_help="Close an operation whose process is gone.")
 @click.argument("operation")
 @click.option("--despite-silence", is_flag=True, help="Close it as unknown although a host of it does not answer.")
 @fleet_command
@@ -127,8 +127,6 @@ def _confirm(settings: Settings, view: OperationView, words: str) -> None:
 
 def _find(state: FleetState, operation: str) -> OperationView:
     """The one operation whose id this is, or begins with this."""
-    found = [view for op_id, view in state.operations.items() if op_id.startswith(operation)]
-    exact = [view for view in found if view.id == operation] or found
-    if len(exact) != 1:
-        raise no_such("operation", operation, (view.id for view in found or state.operations.values()))
-    return exact[0]
+    from backend.api import OpId
+
+    return state.operations[OpId(the_one("operation", operation, state.operations))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.commands.settings import Settings
-from console.safe_text import safe_text
+from console.safe_text import ascii_only, safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ _UNLIMITED = 1 << 20
 def say(text: str = "", *, err: bool = False) -> None:
     """Print text for people, line by line, with whatever could steer a terminal made visible."""
     for line in text.split("\n"):
-        click.echo(safe_text(line), err=err)
+        click.echo(_drawable(safe_text(line)), err=err)
 
 
 def note(text: str) -> None:
@@ -56,7 +56,7 @@ def print_table(table: Table, look: Look) -> None:
     from console.render.cells import text_lines
 
     for line in text_lines(table, screen_width(), glyphs=look.glyphs):
-        click.echo(line)
+        click.echo(_drawable(line))
 
 
 def print_lines(lines: Iterable[Line]) -> None:
@@ -64,7 +64,7 @@ def print_lines(lines: Iterable[Line]) -> None:
     from console.render.cells import line_text
 
     for line in lines:
-        click.echo(line_text(line).rstrip())
+        click.echo(_drawable(line_text(line).rstrip()))
 
 
 def show_step(settings: Settings) -> Callable[[OperationStep], None]:
@@ -75,6 +75,11 @@ def show_step(settings: Settings) -> Callable[[OperationStep], None]:
 
     look = look_for(settings)
     return lambda step: say(f"{clock(step.at_unix_ms, look)} {step.target} {step.what} {step.words}".rstrip())
+
+
+def _drawable(text: str) -> str:
+    """As it is, or with a ``?`` in the place of what a locale without UTF-8 cannot show."""
+    return text if text.isascii() or speaks_utf8() else ascii_only(text)
 
 
 def look_for(settings: Settings) -> Look:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.door import ask, follow, opened, settle, state_of
-from console.commands.exits import DONE, PENDING, CommandFailed, no_such, refused
+from console.commands.door import ask, follow, host_of, opened, settle
+from console.commands.exits import DONE, PENDING, CommandFailed, refused
 from console.commands.output import look_for, print_json, print_lines, say, screen_width, show_step
 from console.commands.settings import Duration, Settings, fleet_command
 
@@ -22,16 +22,28 @@ if TYPE_CHECKING:
 @click.option("--plan", "is_plan", is_flag=True, help="Measure the baselines, show every step, and touch nothing.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="With --plan: also save it here.")
 @click.option("--cut", is_flag=True, help="With --plan: what is in flight is cut instead of drained.")
-@click.option("--deadline", type=Duration(), default=120.0, help="With --plan: how long the drain may take; 2m.")
+@click.option(
+    "--deadline", type=Duration(), default="2m", show_default=True, help="With --plan: how long the drain may take."
+)
 @click.option("--apply", "file", type=click.Path(path_type=Path, dir_okay=False), help="Do what this plan says.")
 @click.option(
     "--move-journal", is_flag=True, help="With --apply: approve that its journal is moved aside, never deleted."
 )
 @click.option("--why", default="", metavar="TEXT", help="With --apply: the reason, kept with every step.")
 @click.option(
-    "--wait", type=Duration(), default=300.0, help="With --apply: how long a person's step is waited for; 5m."
+    "--wait",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="With --apply: how long a person's step is waited for.",
 )
-@click.option("--patience", type=Duration(), default=90.0, help="With --apply: how long a condition may take to hold.")
+@click.option(
+    "--patience",
+    type=Duration(),
+    default="90s",
+    show_default=True,
+    help="With --apply: how long a condition may take to hold.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask at.")
 @fleet_command
 def recover(
@@ -69,7 +81,7 @@ def _plan(settings: Settings, host: str, output: Path | None, deadline: float, *
     from backend.api import PlanRecovery, write_recovery
 
     with opened(settings) as backend:
-        _check_host(set(state_of(backend).hosts), host)
+        host_of(backend, host)
         answer = ask(backend, PlanRecovery(host=host, leave="cut" if cut else "drain", deadline_seconds=deadline))
     plan: RecoveryPlan | None = answer.value.get("recovery")
     if plan is None:
@@ -109,7 +121,7 @@ def _apply(
     if plan.host != host:
         raise refused(f"{file} is the plan of {plan.host}, and {host} was named")
     with opened(settings) as backend:
-        _check_host(set(state_of(backend).hosts), host)
+        host_of(backend, host)
         _confirm(settings, plan, yes=yes)
         request = StartRecovery(
             plan=plan,
@@ -125,11 +137,6 @@ def _apply(
     else:
         say(outcome.words)
     return DONE
-
-
-def _check_host(known: set[str], host: str) -> None:
-    if host not in known:
-        raise no_such("host", host, known)
 
 
 def _confirm(settings: Settings, plan: RecoveryPlan, *, yes: bool) -> None:

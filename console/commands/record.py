@@ -22,11 +22,11 @@ def record(settings: Settings, output: Path, seconds: float | None) -> int:
     The file appears whole when it is closed; until then it is beside it, as OUTPUT.part. See what the console would
     have shown of it with: ringtop rehearse OUTPUT --catalog FILE. Exits with 4 when a host was never heard.
     """
-    from backend.api import RecordRefused, by_number, few_of, record_fleet, who_asks
+    from backend.api import RecordRefused, by_number, duration, few_of, record_fleet, who_asks
 
     context = chosen_context(settings)
     if not settings.as_json:
-        until = "Ctrl-C ends it" if seconds is None else f"it ends after {seconds:g} s, or by Ctrl-C"
+        until = "Ctrl-C ends it" if seconds is None else f"it ends after {duration(seconds)}, or by Ctrl-C"
         say(f"Recording {few_of(sorted(context.hosts, key=by_number))} to {output}; {until}.")
     try:
         recorded = record_fleet(context, output, seconds=seconds, who=who_asks())

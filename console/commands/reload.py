@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backend.api import Answer, Backend, ReplicaView
 
 
-@click.command(short_help="Load a replica again, its replacement first where there is room.")
+@click.command(short_help="Load a replica again under a new generation.")
 @click.argument("replica")
 @click.option(
     "--plan-of",
@@ -49,7 +49,7 @@ def reload(
     *,
     yes: bool,
 ) -> int:
-    """Load REPLICA again under a new generation. The plan is shown first, and its name is typed to confirm.
+    """Load REPLICA again under a new generation. The plan is shown first, and REPLICA is typed to confirm.
 
     Where there is room the replacement is loaded first and the old one drained when that is ready; else the old one is
     drained first. Ctrl-C leaves a reload that has begun running, and says so.

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from console.commands.exits import refused
+from console.safe_text import cut, safe_text
 from console.spans import LONGEST_SECONDS, parse_span
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,7 +90,7 @@ def choose_home(home: Path | None) -> Path | None:
         (chosen / "ledger").exists()
     except OSError as error:
         raise refused(
-            f"the home {named[:80]!r}… cannot be: {error.strerror}. Set RINGTOP_HOME to another one."
+            f"the home {cut(safe_text(named), 80)!r} cannot be: {error.strerror}. Set RINGTOP_HOME to another one."
         ) from error
     except RuntimeError as error:
         raise refused(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 
 import click
 
@@ -54,5 +52,4 @@ def _make_sane(terminal: int) -> None:
     modes[1] |= termios.OPOST | termios.ONLCR
     modes[3] |= termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOK | termios.ISIG | termios.IEXTEN
     termios.tcsetattr(terminal, termios.TCSADRAIN, modes)
-    with contextlib.suppress(termios.error):  # what was typed blindly while the terminal was raw is better forgotten
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed blindly while it was raw is better forgotten

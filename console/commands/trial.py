@@ -19,7 +19,7 @@ from console.commands.settings import Settings, fleet_command
 @fleet_command
 def trial(settings: Settings, replica: str, prompt: str, max_tokens: int) -> int:
     """Send one short prompt through every rank of REPLICA and print what came back."""
-    from backend.api import TestRequest
+    from backend.api import TestRequest, duration
 
     with opened(settings) as backend:
         view = replica_of(backend, replica)
@@ -30,5 +30,5 @@ def trial(settings: Settings, replica: str, prompt: str, max_tokens: int) -> int
     seconds = answer.value.get("seconds")
     say(f"{prompt}{answer.value.get('text', '')}")
     if seconds is not None:
-        say(f"answered in {float(seconds):.2f} s")
+        say(f"answered in {duration(float(seconds))}")
     return DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from console.commands.door import follow, opened, replica_of
 from console.commands.exits import DONE, refused
 from console.commands.output import print_json, say, show_step
 from console.commands.settings import Settings, fleet_command
+
+if TYPE_CHECKING:
+    from backend.api import ReplicaView
 
 
 @click.command(short_help="Stop a replica now.")
@@ -24,7 +28,7 @@ def unload(settings: Settings, replica: str, why: str, *, yes: bool) -> int:
     with opened(settings) as backend:
         view = replica_of(backend, replica)
         if not yes:
-            _confirm(settings, view.id, view.in_flight)
+            _confirm(settings, view)
         request = StartUnload(replica=view.id, why=why)
         outcome = follow(backend, request, show=show_step(settings), look=lambda state: None)
     if settings.as_json:
@@ -34,10 +38,12 @@ def unload(settings: Settings, replica: str, why: str, *, yes: bool) -> int:
     return DONE
 
 
-def _confirm(settings: Settings, replica: str, in_flight: int | None) -> None:
+def _confirm(settings: Settings, view: ReplicaView) -> None:
+    from console.render.drain import cuts_words
+
     if settings.as_json or not sys.stdin.isatty():
-        raise refused(f"unloading {replica} must be confirmed, and there is no terminal to ask at; add --yes")
-    cut = "an unknown number of requests" if in_flight is None else f"{in_flight} requests in flight"
-    typed = click.prompt(f"This cuts {cut}. Type {replica} to unload it", default="", show_default=False, err=True)
-    if typed.strip() != replica:
-        raise refused(f"{replica} is not unloaded: {typed.strip()!r} was typed")
+        raise refused(f"unloading {view.id} must be confirmed, and there is no terminal to ask at; add --yes")
+    asked = f"This cuts {cuts_words(view)}. Type {view.id} to unload it"
+    typed = click.prompt(asked, default="", show_default=False, err=True)
+    if typed.strip() != view.id:
+        raise refused(f"{view.id} is not unloaded: {typed.strip()!r} was typed")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from backend.api import FleetState, keeper_of
 from console.actions import ACTIONS, Selection, key_name, refusal
-from console.render.cells import Line, Look, cell, line, line_text
+from console.render.cells import Cell, Line, Look, broken, cell, line, line_text
 from console.render.drift import open_drifts
 from console.render.values import clock, plural
-from console.safe_text import cut, width_of
+from console.safe_text import cut, safe_text, width_of
 
 _ALWAYS = ("help", "quit")
+_NAME = cell(" ringtop  ", "title")
 _KEPT_BY, _LEAST_NAME = "   kept by ", 6
+MESSAGE_LINES = 3
+"""What is said at the bottom takes no more of the screen."""
 STALLED_SECONDS = 2.0
 """A backend whose loop was silent for longer than this is said to be stalled."""
 
@@ -23,29 +26,37 @@ def header_line(state: FleetState | None, look: Look, width: int) -> Line:
     if state is None:
         return line(cell(" ringtop", "title"), cell("   connecting", "state.busy"))
     live = sum(1 for host in state.hosts.values() if host.state.value == "live")
-    running = sum(1 for each in state.operations.values() if each.state == "running")
-    all_live = live == len(state.hosts)
-    pieces = [cell(" ringtop  ", "title"), cell(f" {state.label or state.context} ", "context"), cell("   ")]
-    pieces.append(cell(f"{live}/{len(state.hosts)} hosts", "header" if all_live else "header.warn"))
+    tail = [
+        cell(f"{'live' if live else _silence(state)}   ", "header" if live else "header.warn"),
+        cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
+    ]
+    said = _said(state, live)
+    room = width - sum(width_of(each.text) for each in (_NAME, *said, *tail)) - 3
+    label = cut(safe_text(state.label or state.context), max(_LEAST_NAME, room), look.glyphs.ellipsis)
+    pieces = [_NAME, cell(f" {label} ", "context"), *said]
+    while tail and width_of(line_text((*pieces, *tail))) >= width:
+        tail.pop()  # what is wrong stands before the time
+    room = width - width_of(line_text((*pieces, *tail)))
+    if (keeper := keeper_of(state)) and room > len(_KEPT_BY) + _LEAST_NAME:
+        kept = f"{_KEPT_BY}{cut(safe_text(keeper.who), room - len(_KEPT_BY) - 1, look.glyphs.ellipsis)}"
+        pieces.append(cell(kept, "header"))
+        room -= width_of(kept)
+    return (*pieces, cell(" " * max(0, room), "header"), *tail)
+
+
+def _said(state: FleetState, live: int) -> list[Cell]:
+    """How much of the fleet answers, what runs and what is wrong; behind the label, and never given up."""
+    style = "header" if live == len(state.hosts) else "header.warn"
+    pieces = [cell("   ", "header"), cell(f"{live}/{len(state.hosts)} hosts", style)]
     if state.read_only:
         pieces.append(cell("   READ-ONLY", "header.warn"))
-    if running:
+    if running := sum(1 for each in state.operations.values() if each.state == "running"):
         pieces.append(cell(f"   {running} running", "header"))
     if drifts := open_drifts(state):
         pieces.append(cell(f"   {plural(drifts, 'drift')}", "header.alarm"))
     if state.catalog_words:
         pieces.append(cell("   catalog fault", "header.warn"))  # L has all of its words
-    word = "live" if live else _silence(state)
-    tail = [
-        cell(f"{word}   ", "header" if live else "header.warn"),
-        cell(f"{clock(look.now_ms, look, seconds=False)} ", "header"),
-    ]
-    room = width - width_of(line_text(pieces)) - width_of(line_text(tail))
-    if (keeper := keeper_of(state)) and room > len(_KEPT_BY) + _LEAST_NAME:
-        kept = f"{_KEPT_BY}{cut(keeper.who, room - len(_KEPT_BY) - 1)}"
-        pieces.append(cell(kept, "header"))
-        room -= width_of(kept)
-    return (*pieces, cell(" " * max(1, room), "header"), *tail)
+    return pieces
 
 
 def _silence(state: FleetState) -> str:
@@ -102,6 +113,7 @@ def footer_line(state: FleetState | None, selection: Selection, width: int) -> L
     return tuple(out)
 
 
-def message_line(words: str, style: str, width: int) -> Line:
-    """One sentence in the place of the keys."""
-    return line(cell(" "), cell(cut(cell(words).text, max(1, width - 2)), style))
+def message_lines(words: str, style: str, look: Look, width: int) -> list[Line]:
+    """What was said last, in the place of the keys: whole, over the lines that it takes up to a few."""
+    rows = broken(words, width - 2, most=MESSAGE_LINES, ellipsis=look.glyphs.ellipsis)
+    return [line(cell(" "), cell(row, style)) for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend.api import FleetState, ModelOnPaper, Profile, ProfileOnPaper
-from console.render.cells import Column, Line, Look, Row, Table, cell, line, right, wrapped
+from console.render.cells import Column, Line, Row, Table, cell, line, right, wrapped
 from console.render.values import duration, number, plural, size
 
 COLUMNS = (
@@ -38,7 +38,7 @@ def choice_table(state: FleetState) -> Table:
     return Table(COLUMNS, rows, f"The catalog names no model. {state.catalog_words}".rstrip())
 
 
-def check_lines(models: tuple[ModelOnPaper, ...], look: Look, width: int) -> list[Line]:
+def check_lines(models: tuple[ModelOnPaper, ...], width: int) -> list[Line]:
     """Every model and profile with its verdict, and what speaks against those that cannot be used."""
     out: list[Line] = []
     for model in models:
@@ -59,7 +59,7 @@ def check_lines(models: tuple[ModelOnPaper, ...], look: Look, width: int) -> lis
     return out or wrapped("The catalog names no model.", width, 1)
 
 
-def model_lines(model: ModelOnPaper, look: Look, width: int) -> list[Line]:
+def model_lines(model: ModelOnPaper, width: int) -> list[Line]:
     """One model with all that the catalog says of it."""
     aliases = f"  also {', '.join(model.aliases)}" if model.aliases else ""
     out = [line(cell(f" {model.name}", "name"), f"  {model.engine}  {model.path}{aliases}")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -13,6 +12,8 @@ from console.render.glyphs import UNICODE, Glyphs
 from console.safe_text import SafeText, cut, safe_text, width_of
 
 Align = Literal["left", "right"]
+_LEAST_WIDTH = 16
+"""A text gets as many cells however deep its indent is."""
 
 
 class Cell(NamedTuple):
@@ -89,9 +90,38 @@ def line(*pieces: Cell | str) -> Line:
 
 def wrapped(text: str, width: int, indent: int, style: str = "plain") -> list[Line]:
     """A long text over as many lines as it takes, each behind the same indent."""
-    safe = cell(text).text
-    rows = textwrap.wrap(safe, max(16, width - indent - 1)) or [""]
+    rows = broken(text, max(_LEAST_WIDTH, width - indent - 1))
     return [line(cell(" " * indent), cell(row, style)) for row in rows]
+
+
+def broken(text: str, width: int, *, first: int = 0, most: int = 0, ellipsis: str = "…") -> list[str]:
+    """A text as lines of at most ``width`` terminal cells, broken at blanks, a longer word anywhere.
+
+    ``first`` cells of the first line are taken already. Of more than ``most`` lines, unless that is 0, the last one
+    ends with the ellipsis.
+    """
+    safe = safe_text(text)
+    width, room = max(1, width), max(0, width - first)
+    if width_of(safe) <= room:
+        return [safe]
+    rows: list[str] = []
+    row = ""
+    for chunk in re.findall(r"\s*\S+", safe):
+        if width_of(row) + width_of(chunk) <= room:
+            row += chunk
+            continue
+        if row or room < width:
+            rows.append(row)
+            row, room = "", width
+        row = chunk.lstrip() if rows else chunk
+        while width_of(row) > room:
+            head = cut(row, room, "") or row[0]
+            rows.append(head)
+            row = row[len(head) :]
+    rows.append(row)
+    if most and len(rows) > most:
+        rows = [*rows[: most - 1], cut(f"{rows[most - 1]} {rows[most]}", width, ellipsis)]
+    return rows
 
 
 def folded(lines: Iterable[Line], width: int, indent: int) -> list[Line]:

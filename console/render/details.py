@@ -110,15 +110,9 @@ def _measured_lines(view: ShardView) -> list[Line]:
 
 
 def _exit_lines(end: Exit, look: Look, width: int) -> list[Line]:
-    code = "?" if end.code is None else end.code
-    signal = "?" if end.signal is None else end.signal
-    out = [
-        line(
-            cell(f" ended {clock(end.at_unix_ms, look)}: ", "alarm"),
-            cell(end.words, "alarm"),
-            f"   code {code}   signal {signal}",
-        )
-    ]
+    known = [f"{name} {value}" for name, value in (("code", end.code), ("signal", end.signal)) if value is not None]
+    how = "   ".join(known) or "how is not known"
+    out = [line(cell(f" ended {clock(end.at_unix_ms, look)}: {end.words}", "alarm"), f"   {how}")]
     if end.log_tail:
         out.append(line(cell(" its last lines", "head")))
     for text in end.log_tail:

@@ -5,19 +5,9 @@ from __future__ import annotations
 from backend.api import ReplicaView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.replicas import hosts_of
-from console.render.values import age_note, coarse, countdown, duration, is_overdue, number, plural
+from console.render.values import age_note, ago, countdown, duration, is_overdue, number, plural
+from console.render.words import ENDED
 from console.safe_text import safe_text, width_of
-
-
-def parse_deadline(text: str) -> float | None:
-    """Seconds of ``2:00``, ``1:30:00`` or ``90``; None for anything else, and for nothing at all."""
-    parts = text.strip().split(":")
-    if not 1 <= len(parts) <= 3 or not all(part.isdecimal() and len(part) <= 6 for part in parts):
-        return None
-    seconds = 0
-    for part in parts:
-        seconds = seconds * 60 + int(part)
-    return float(seconds) if seconds else None
 
 
 def at_deadline_words(choice: str) -> str:
@@ -40,7 +30,7 @@ def source_words(view: ReplicaView, look: Look, *, with_age: bool = False) -> st
     words = leader.measurement.words if leader is not None and leader.measurement is not None else ""
     source = f"from {view.source}" + (f": {words}" if words else "")
     if with_age and view.measured_at:
-        return f"{source}, {max(0.0, look.now - view.measured_at):.0f} s ago"
+        return f"{source}, {duration(round(max(0.0, look.now - view.measured_at)))} ago"
     return source
 
 
@@ -115,13 +105,14 @@ def live_lines(view: ReplicaView | None, replica: str, look: Look, width: int) -
         out += wrapped(arrived, width, 2, "unknown" if view.arrived is None else "plain")
         out += wrapped(closed, width, 2, "plain" if gate else "state.warn")
     out += _clients_lines(view, width)
-    began = coarse((look.now_ms - drain.at_unix_ms) / 1000)
     reason = f", because {drain.why}" if drain.why else ""
-    return out + wrapped(f"by {drain.by}{reason}, last changed {began} ago", width, 2, "note")
+    return out + wrapped(f"by {drain.by}{reason}, last changed {ago(drain.at_unix_ms, look)}", width, 2, "note")
 
 
 def cuts_words(view: ReplicaView | None) -> str:
     """What a stop right now would cut."""
+    if view is not None and view.state.value in ENDED:
+        return "nothing: no process is left"
     if view is None or view.in_flight is None:
         return "an unknown number of requests"
     return plural(view.in_flight, "request")

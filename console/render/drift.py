@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.api import Drift, FleetState
+from backend.api import Drift, FleetState, few_of
 from console.render.cells import Line, Look, cell, line, line_text, wrapped
-from console.render.values import ago, clock, coarse
+from console.render.values import OVERDUE_SECONDS, ago, clock, coarse, duration
 from console.safe_text import safe_text, width_of
 
 _SUBJECT_WIDTH, _WHAT_WIDTH = 12, 13
@@ -41,7 +41,8 @@ def title_lines(state: FleetState, look: Look, width: int) -> list[Line]:
     out: list[Line] = [(*left, cell(" " * max(3, room)), cell(checked, "note"))] if checked else [left]
     silent = [name for name, host in state.hosts.items() if host.state.value != "live"]
     if silent:
-        out += wrapped(f"Not known of {', '.join(silent)}, which does not answer.", width, 1, "state.warn")
+        verb = "does" if len(silent) == 1 else "do"
+        out += wrapped(f"Not known of {few_of(silent)}, which {verb} not answer.", width, 1, "state.warn")
     if state.acknowledgement_words:
         out += wrapped(state.acknowledgement_words, width, 1, "state.warn")
     return [*out, line("")] if state.drifts else out
@@ -53,7 +54,7 @@ def _checked(state: FleetState, look: Look) -> str:
     if not heard:
         return ""
     age = max(0.0, look.now - min(heard))
-    return f"checked {f'{age:.0f} s' if age < 15 else coarse(age)} ago"
+    return f"checked {duration(int(age)) if age < OVERDUE_SECONDS else coarse(age)} ago"
 
 
 def one_drift(
@@ -83,7 +84,7 @@ def one_drift(
     out = _with_keys(out, keys, width)
     if drift.acknowledged is not None:
         known = drift.acknowledged
-        words = f"{known.by}, {ago(known.at_unix_ms, look)}, until {_until(known.until_unix_ms, look)}: {known.note}"
+        words = f"{known.by}, {ago(known.at_unix_ms, look)}, until {clock(known.until_unix_ms, look)}: {known.note}"
         out += wrapped(words, width, 5, "state.quiet")
     return [*out, line(cell(f"     {drift.id}", "note")), line("")]
 
@@ -105,12 +106,6 @@ def _padded(text: str, width: int) -> str:
 
 def _side(source: str, value: str) -> str:
     return f"{source} {value}".strip()
-
-
-def _until(unix_ms: int, look: Look) -> str:
-    """The time of day, and in how many days when it is not today."""
-    days = (unix_ms - look.now_ms) // 86_400_000
-    return clock(unix_ms, look) + (f" in {days} d" if days > 0 else "")
 
 
 def chosen_of(drifts: Sequence[Drift], chosen: str | None) -> Drift | None:

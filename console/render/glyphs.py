@@ -16,9 +16,7 @@ class Glyphs:
     down: str
     broken: str
     back: str
-    times: str
     cursor: str
-    is_ascii: bool
 
 
 UNICODE = Glyphs(
@@ -29,9 +27,7 @@ UNICODE = Glyphs(
     down="│",
     broken="╳",
     back="└─▶",
-    times="×",
     cursor=">",
-    is_ascii=False,
 )
 ASCII = Glyphs(
     differs="!=",
@@ -41,7 +37,5 @@ ASCII = Glyphs(
     down="|",
     broken="X",
     back="`->",
-    times="x",
     cursor=">",
-    is_ascii=True,
 )

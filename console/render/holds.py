@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, OperatorHold, ReplicaView, holds_in, no_such
+from collections.abc import Sequence
+
+from backend.api import FleetState, OperatorHold, ReplicaView, few_of, holds_in, no_such
 from console.render.cells import Column, Line, Look, Row, Table, cell, line, wrapped
-from console.render.drain import cuts_words
 from console.render.values import clock, duration, plural
+from console.render.words import ENDED
 
 COLUMNS = (
     Column("HELD"),
@@ -94,11 +96,27 @@ def down_words(state: FleetState, subject: str, seconds: float | None) -> str:
     """What holding something down does now, and later."""
     views = replicas_of(state, subject)
     held = f"The keeper loads {scope_words(state, subject)} no more {lasts_words(seconds)}."
-    if not views:
-        return f"{held} Nothing of it runs now."
-    names = ", ".join(view.id for view in views)
-    cut = " and ".join(dict.fromkeys(cuts_words(view) for view in views))
-    return f"{held} Then every rank of {names} stops at once. This cuts {cut}. D drains instead."
+    return f"{held} {stop_words(views)}" + (" D drains instead." if any(is_running(view) for view in views) else "")
+
+
+def is_running(view: ReplicaView) -> bool:
+    """A process of it may be left."""
+    return view.state.value not in ENDED
+
+
+def stop_words(views: Sequence[ReplicaView]) -> str:
+    """What stopping these replicas at once does: what is cut of those that run, and that the others are dismissed."""
+    running = [view for view in views if is_running(view)]
+    ended = [view.id for view in views if not is_running(view)]
+    words = []
+    if running:
+        counts = [view.in_flight for view in running]
+        known = sum(count for count in counts if count is not None)
+        cut = "an unknown number of requests" if None in counts else plural(known, "request")
+        words.append(f"Every rank of {few_of([view.id for view in running])} stops at once. This cuts {cut}.")
+    if ended:
+        words.append(f"What is left of {few_of(ended)} is dismissed.")
+    return " ".join(words) or "Nothing of it runs now."
 
 
 def resume_line(subject: str) -> Line:

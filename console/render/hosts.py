@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import Cordon, FleetState, Hold, HostFacts, HostView, Illness
+from backend.api import Cordon, DeviceFacts, FleetState, ForeignProcess, Hold, HostFacts, HostId, HostView, Illness
 from console.render.cells import Cell, Column, Line, Look, Row, Table, cell, folded, line, right
 from console.render.residents import resident_lines
 from console.render.values import age_note, ago, clock, duration, number, plural, size
@@ -18,6 +18,8 @@ COLUMNS = (
     Column("", flex=True, least=6),
 )
 NO_HOST = "This context names no host."
+ProcessKey = tuple[str, int]
+"""A process of one machine: the id of its boot, and the pid."""
 CLOCK_WARNING_MS = 1000
 """A clock that is further off than this is loud."""
 
@@ -31,13 +33,40 @@ def clock_cell(offset_ms: int | None) -> Cell:
     return right(f"{offset_ms / 1000:+.1f} s", "state.warn")
 
 
+def room_on(device: DeviceFacts) -> int:
+    """What a device can still take: what is free there now, within what its agent may promise of it."""
+    return max(0, min(device.free, device.total - device.committed))
+
+
 def _live_shards(view: HostView) -> int:
     ended = ("stopped", "failed", "reserved")
     return sum(1 for shard in view.entities.shards.values() if shard.state not in ended)
 
 
-def host_words(view: HostView, look: Look, *, with_illnesses: bool = True) -> str:
-    """Why a host is not live, what it refuses, how long it has been silent."""
+def of_the_fleet(state: FleetState) -> frozenset[ProcessKey]:
+    """What an agent took for foreign and another one runs: several agents of one machine see each other's engines."""
+    foreign = {
+        (view.facts.boot_id, each.pid)
+        for view in state.hosts.values()
+        if view.facts is not None
+        for each in view.facts.foreign
+    }
+    if not foreign:
+        return frozenset()
+    shards = (shard for view in state.hosts.values() for shard in view.entities.shards.values())
+    known = {(shard.identity.boot_id, shard.identity.pid) for shard in shards if shard.identity is not None}
+    return frozenset(foreign & known)
+
+
+def _strangers(facts: HostFacts, ours: frozenset[ProcessKey]) -> list[ForeignProcess]:
+    """The engines of a host that no agent of the fleet started."""
+    return [each for each in facts.foreign if (facts.boot_id, each.pid) not in ours]
+
+
+def host_words(
+    view: HostView, look: Look, ours: frozenset[ProcessKey] = frozenset(), *, with_illnesses: bool = True
+) -> str:
+    """Why a host is not live, what it refuses, how long it has been silent; ``ours`` are no foreign engines."""
     notes = [view.words]
     notes.append(cordon_words(view.entities.cordon, look))
     if view.facts is not None:
@@ -45,9 +74,9 @@ def host_words(view: HostView, look: Look, *, with_illnesses: bool = True) -> st
             notes.append(f"refuses loads: {view.facts.refuses_loads}")
         if with_illnesses:
             notes += [_illness_words(ill) for ill in view.facts.illnesses if ill.words not in view.facts.refuses_loads]
-        if view.facts.foreign:
-            notes.append(plural(len(view.facts.foreign), "foreign engine"))
-    if view.state.value == "live":
+        if strangers := _strangers(view.facts, ours):
+            notes.append(plural(len(strangers), "foreign engine"))
+    if view.facts is not None:
         notes.append(age_note(view.heard_at, look))
     return "  ".join(note for note in notes if note)
 
@@ -78,15 +107,16 @@ def _illness_words(ill: Illness) -> str:
     return f"{ill.kind}: {ill.words}"
 
 
-def host_cells(view: HostView, look: Look) -> Line:
+def host_cells(view: HostView, look: Look, ours: frozenset[ProcessKey] = frozenset()) -> Line:
     """One host: is it there, what it runs, what it has."""
     facts = view.facts
     if facts is None:
         shards, devices, free = right("?", "unknown"), cell("?", "unknown"), right("?", "unknown")
     else:
-        shards = right(_live_shards(view))
-        devices = cell(" ".join(device.name for device in facts.devices) or "none")
-        free = right(size(sum(device.free for device in facts.devices)))
+        style = "plain" if view.state.value == "live" else "old"
+        shards = right(_live_shards(view), style)
+        devices = cell(" ".join(device.name for device in facts.devices) or "none", style)
+        free = right(size(sum(room_on(device) for device in facts.devices)), style)
     return (
         cell(view.host, "name"),
         state_cell(host_state(view)),
@@ -94,28 +124,32 @@ def host_cells(view: HostView, look: Look) -> Line:
         devices,
         free,
         clock_cell(view.clock_ahead_ms),
-        cell(host_words(view, look), "note" if host_state(view) == "live" and not _is_ill(view) else "state.warn"),
+        cell(host_words(view, look, ours), "state.warn" if _is_ill(view) else "note"),
     )
 
 
 def _is_ill(view: HostView) -> bool:
+    if host_state(view) != "live":
+        return True
     return view.facts is not None and bool(view.facts.refuses_loads or view.facts.illnesses)
 
 
 def host_table(state: FleetState, look: Look) -> Table:
     """All hosts, in the order of their names."""
-    rows = tuple(Row(view.host, host_cells(view, look)) for view in state.hosts.values())
+    ours = of_the_fleet(state)
+    rows = tuple(Row(view.host, host_cells(view, look, ours)) for view in state.hosts.values())
     return Table(COLUMNS, rows, NO_HOST)
 
 
 def host_page(state: FleetState, host: str, look: Look, width: int | None = None) -> list[Line]:
     """Everything known of one host."""
-    view = state.hosts.get(host)  # type: ignore[call-overload]
+    view = state.hosts.get(HostId(host))
     if view is None:
         return [line(f"{host} is no longer in this context.")]
+    ours = of_the_fleet(state)
     lines = [
         line(cell(view.host, "name"), "  ", state_cell(host_state(view)), "  ", cell(view.address, "note")),
-        line(host_words(view, look, with_illnesses=False)),
+        line(host_words(view, look, ours, with_illnesses=False)),
         line(f"agent {view.agent_version or '?'}   epoch {view.agent_epoch or '?'}   revision {view.revision}"),
         line(f"journal {view.journal_id or '?'}   at record {number(view.head_seq)}"),
         line(
@@ -127,7 +161,7 @@ def host_page(state: FleetState, host: str, look: Look, width: int | None = None
         lines += _illness_lines(view.facts, look)
     lines += _fact_lines(view)
     if view.facts is not None:
-        lines += _foreign_lines(view.facts, look)
+        lines += _foreign_lines(_strangers(view.facts, ours), look)
     lines += [
         line(cell("hold ", "state.warn"), f"{_held(hold)} of {hold.node_id}, until {hold.until or 'proven free'}")
         for hold in view.entities.holds.values()
@@ -173,10 +207,10 @@ def _illness_lines(facts: HostFacts, look: Look) -> list[Line]:
     ]
 
 
-def _foreign_lines(facts: HostFacts, look: Look) -> list[Line]:
+def _foreign_lines(strangers: list[ForeignProcess], look: Look) -> list[Line]:
     """Engines that somebody else started: nothing here touches them."""
     lines = []
-    for process in facts.foreign:
+    for process in strangers:
         ports = f"  port {', '.join(str(port) for port in process.ports)}" if process.ports else ""
         who = f"process {process.pid} of {process.user or '?'}, started {ago(process.started_unix_ms, look)}"
         held = f"{size(process.holds)}{' on ' + ', '.join(process.devices) if process.devices else ''}"
@@ -199,8 +233,8 @@ def _fact_lines(view: HostView) -> list[Line]:
         lines.append(
             line(
                 cell(f"device {device.name}", "name"),
-                f"  {device.kind}  {size(device.free)} free of {size(device.total)}, "
-                f"{size(device.committed)} promised  {device.words}".rstrip(),
+                f"  {device.kind}  room for {size(room_on(device))} of {size(device.total)}, "
+                f"{size(device.committed)} promised, {size(device.free)} free now  {device.words}".rstrip(),
             )
         )
     for engine in facts.engines:

@@ -39,7 +39,7 @@ def journal_cells(entry: JournalLine, look: Look, widths: Widths = WIDEST) -> Li
     mark, style = _LEVELS.get(entry.record.level, ("? ", "state.warn"))
     columns = zip((entry.host, subject_of(entry), kind_of(entry)), ("name", "plain", style), widths, strict=True)
     return (
-        cell(clock(entry.record.at_unix_ms, look), "note"),
+        cell(f" {clock(entry.record.at_unix_ms, look)}", "note"),
         cell(mark, style),
         *(piece for text, name, width in columns for piece in _column(text, name, width)),
         cell(entry.record.words, "plain" if style == "note" else style),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backend.api import FleetState, OperationView
+from backend.api import FleetState, OperationView, OpId, ReplicaId
 from console.render.cells import Column, Line, Look, Row, Table, cell, line, wrapped
-from console.render.values import clock, duration
+from console.render.values import clock, duration, plural
 from console.render.words import ENDED, state_cell
 from console.safe_text import safe_text, width_of
 
@@ -92,7 +92,7 @@ def is_open(operation: OperationView) -> bool:
 
 def find_operation(state: FleetState, op_id: str) -> OperationView | None:
     """The operation with this id, if there is one."""
-    return next((each for each in state.operations.values() if each.id == op_id), None)
+    return state.operations.get(OpId(op_id))
 
 
 def head_lines(view: OperationView, look: Look, width: int, *, offer: str = OFFERS) -> list[Line]:
@@ -157,18 +157,17 @@ def ledger_lines(view: OperationView, look: Look, width: int) -> list[Line]:
 def roll_back_words(view: OperationView, state: FleetState) -> str:
     """What taking an operation back would do, in numbers."""
     if view.kind == "drain":
-        return (
-            f"Cancels the drain of {view.subject} at {len({each.host for each in view.targets})} hosts; it serves on."
-        )
+        hosts = len({each.host for each in view.targets})
+        return f"Cancels the drain of {view.subject} at {plural(hosts, 'host')}; it serves on."
     if view.kind == "reload":
         return (
             f"Takes back the stage that is under way: stops what was being loaded, or cancels the drain of "
             f"{view.subject}. What is ready stays, and what is gone stays gone."
         )
-    replica = next((each for each in state.replicas.values() if each.id == view.subject), None)
+    replica = state.replicas.get(ReplicaId(view.subject))
     shards = replica.shards if replica is not None else ()
     live = [s for s in shards if s.state not in ENDED and s.shard.load_generation == view.load_generation]
-    cuts = "" if replica is None or not replica.in_flight else f" This cuts {replica.in_flight} requests in flight."
+    cuts = "" if replica is None or not replica.in_flight else f" This cuts {plural(replica.in_flight, 'request')}."
     return (
         f"Stops every rank of {view.subject} that this {view.kind} started: {len(live)} of {len(view.targets)} are "
         f"live now.{cuts}"
@@ -177,7 +176,7 @@ def roll_back_words(view: OperationView, state: FleetState) -> str:
 
 def _answer_lines(state: FleetState, op_id: str, width: int) -> list[Line]:
     """What is known of a request before its ledger is, or when it never had one."""
-    answer = next((each for each in state.answers.values() if each.op_id == op_id), None)
+    answer = state.answers.get(OpId(op_id))
     if answer is None or not answer.done or answer.words == op_id:  # it began, and is ahead of its ledger file
         return [line(cell(f" {op_id}", "note")), line(cell(" Waiting for its first step.", "unknown"))]
     style = "plain" if answer.exit_code == 0 else "alarm"

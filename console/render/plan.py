@@ -18,6 +18,7 @@ from console.render.cells import (
     right,
     wrapped,
 )
+from console.render.hosts import room_on
 from console.render.values import clock, duration, generation, number, plural, size
 
 _STEPS = {
@@ -62,7 +63,7 @@ def _free(shard: PlannedShard, state: FleetState | None) -> str:
     host = None if state is None else state.hosts.get(shard.host)
     facts = None if host is None else host.facts
     device = None if facts is None else next((d for d in facts.devices if d.name == shard.device), None)
-    return "" if device is None else f" of {size(device.free)}"
+    return "" if device is None else f" of {size(room_on(device))}"
 
 
 def _result(shard: PlannedShard) -> Cell:
@@ -184,7 +185,7 @@ def term_lines(terms: tuple[Term, ...], width: int, indent: int) -> list[Line]:
     return out
 
 
-def bound_lines(found: P4Bound, look: Look, width: int) -> list[Line]:
+def bound_lines(found: P4Bound, width: int) -> list[Line]:
     """A derived result bound: the number, whether it fits, where it comes from, and what would fit."""
     verdict = cell("fits", "state.ready") if found.fits else cell("does not fit", "alarm")
     most = f"{number(found.max_physical_result_bytes)} bytes"
@@ -210,7 +211,7 @@ def reported_lines(found: ReportedBound, width: int) -> list[Line]:
     return out
 
 
-def guard_lines(guards: tuple[GuardOnPaper, ...], look: Look, width: int) -> list[Line]:
+def guard_lines(guards: tuple[GuardOnPaper, ...], width: int) -> list[Line]:
     """The guards by the step at which each can first know."""
     out: list[Line] = []
     for step, title in _STEPS.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backend.api import FleetState, PlannedStep, RecoveryPlan, ResidentLook
 from console.render.cells import Line, Look, cell, line, wrapped
-from console.render.values import clock, size
+from console.render.values import clock, duration, size
 
 
 def recovery_lines(plan: RecoveryPlan, look: Look, width: int, *, stakes_first: bool = False) -> list[Line]:
@@ -85,8 +85,8 @@ def _flight(plan: RecoveryPlan, in_flight: int | None) -> str:
         return "its stages there have ended with the p4 agent"
     if plan.leave == "cut":
         return f"what is in flight is cut ({count} now)"
-    seconds = f"{plan.deadline_seconds:g} s"
-    return f"it is drained first ({count} in flight now), and nothing is ended if that takes over {seconds}"
+    longest = duration(plan.deadline_seconds)
+    return f"it is drained first ({count} in flight now), and nothing is ended if that takes over {longest}"
 
 
 def kept_words(plan: RecoveryPlan) -> list[str]:

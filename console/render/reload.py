@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import Answer, FleetState, Plan
+from backend.api import Answer, FleetState, Plan, ReplicaId
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.drain import at_deadline_words, cuts_words
 from console.render.plan import plan_lines
@@ -48,7 +48,7 @@ def _steps(
     plan: Plan, value: dict[str, object], state: FleetState | None, look: Look, deadline: float, at_deadline: str
 ) -> list[str]:
     old = str(value["replica"])
-    view = None if state is None else next((each for each in state.replicas.values() if each.id == old), None)
+    view = None if state is None else state.replicas.get(ReplicaId(old))
     if value["leave"] == "drain":
         end = at_deadline_words(at_deadline)
         cut = f" ({cuts_words(view)} in flight now)" if at_deadline == "stop" else ""

@@ -125,7 +125,7 @@ def empty_words(state: FleetState) -> str:
     if not state.hosts:
         return "This context names no host. Add one to contexts.toml, or start a local fleet: ringtop up"
     if not any(host.state.value == "live" for host in state.hosts.values()):
-        return "No host answers yet. The hosts panel below says why."
+        return "No host answers. The hosts panel below says why."
     if not state.models:
         return f"Nothing is loaded, and the catalog names no model. {state.catalog_words}".rstrip()
     return "Nothing is loaded. L loads a model."

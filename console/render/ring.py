@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.api import FleetState, LinkSeen, ReplicaView, ShardView
+from backend.api import FleetState, LinkSeen, ReplicaId, ReplicaView, ShardView
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.plan import layers_of
 from console.render.replicas import hosts_of, replica_generation
@@ -12,6 +12,8 @@ from console.render.words import state_cell
 from console.safe_text import width_of
 
 _WHOLE = frozenset({"ready", "draining"})
+_MOST_RANKS = 1024
+"""Ranks that nobody reports are listed up to here: what a host says of its ring may be any number."""
 _LONG_OWED_SECONDS, _BROKEN_SECONDS = 5.0, 10.0
 """How long a rank may owe an answer before that is said, and before the ring counts as broken at it."""
 
@@ -33,7 +35,7 @@ def _canary_lines(view: ReplicaView, look: Look, width: int) -> list[Line]:
 
 def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[Line]:
     """The ring from client to last rank and back; a rank that does not serve breaks it, in words."""
-    view = next((each for each in state.replicas.values() if each.id == replica), None)
+    view = state.replicas.get(ReplicaId(replica))
     if view is None:
         return [line(f" {replica} is no longer there.")]
     out: list[Line] = [
@@ -55,14 +57,16 @@ def ring_lines(state: FleetState, replica: str, look: Look, width: int) -> list[
     devices = max([4, *(width_of(each.shard.device) for each in view.shards)])
     links = {link.rank: link for link in view.links}
     broken = False
-    for rank in range(max(view.world_size, *(r + 1 for r in known)) if known else view.world_size):
+    for rank in sorted({*range(min(view.world_size, _MOST_RANKS)), *known}):
         shard = known.get(rank)
         link = links.get(rank)
         cause = _break_words(rank, shard, link, view)
         is_break = bool(cause)
-        if rank:
-            far = shard is not None and 0 in known and shard.shard.host != known[0].shard.host
-            out += _broken(cause, look, width) if is_break and not broken else _link(rank, link, look, is_far=far)
+        far = shard is not None and 0 in known and shard.shard.host != known[0].shard.host
+        if is_break and not broken:
+            out += _broken(cause, look, width)
+        elif rank:
+            out += _link(rank, link, look, is_far=far)
         out += _rank_lines(rank, shard, look, width, (hosts, devices))
         broken = broken or is_break
     if not broken:
@@ -93,7 +97,7 @@ def _link(rank: int, link: LinkSeen | None, look: Look, *, is_far: bool) -> list
     lead = cell(f"             {look.glyphs.down}", "rule")
     if link is None:
         return [line(lead, cell("   round trip ?", "unknown"))]
-    took = "?" if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2g} ms"
+    took = duration(None if link.round_trip_us is None else link.round_trip_us / 1e6)
     pieces = [lead, cell(f"   {took}", "note")]
     if rank > 1:
         pieces.append(cell("  from rank 0", "note"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from backend.api import FleetState, HostView, Illness
-from console.render.cells import Line, cell, line
+from console.render.cells import Line, broken, cell, line
 from console.safe_text import cut, safe_text, width_of
 
 LOUD_LINES, MILD_LINES = 2, 1
@@ -46,13 +44,13 @@ def trouble_lines(state: FleetState, width: int, ellipsis: str) -> list[Line]:
     style = "alarm" if rank == 0 else "state.warn"
     more = f"   {f'and {len(troubles) - 1} more, ' if len(troubles) > 1 else ''}h hosts"
     most = MILD_LINES if rank == _MILD else LOUD_LINES
-    said = safe_text(words)
-    rows = textwrap.wrap(said, width - 2, initial_indent=" " * (width_of(host) + 2), subsequent_indent="  ")
-    if len(rows) > most:
-        rows = [*rows[: most - 1], rows[most - 1] + " " + rows[most].strip()]  # too long, so that it is cut visibly
-    if len(rows) < most and width_of(rows[-1]) > width - 1 - width_of(more):
-        rows.append("")
-    rows[-1] = cut(rows[-1], width - 1 - width_of(more), ellipsis)
-    out = [line(cell(" "), cell(host, "name"), cell(f"  {rows[0].lstrip()}", style))]
-    out += [line(cell(f" {row}", style)) for row in rows[1:]]
+    room = width - 4  # behind the indent of the second line
+    taken = width_of(safe_text(host))
+    rows = broken(words, room, first=taken, most=most, ellipsis=ellipsis)
+    left = room - width_of(more) - (taken if len(rows) == 1 else 0)
+    if len(rows) < most and width_of(rows[-1]) > left:
+        rows, left = [*rows, ""], room - width_of(more)
+    rows[-1] = cut(rows[-1], left, ellipsis)
+    out = [line(cell(" "), cell(host, "name"), cell(f"  {rows[0]}", style))]
+    out += [line(cell(f"   {row}", style)) for row in rows[1:]]
     return [*out[:-1], (*out[-1], cell(more, "note"))]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from console.render.cells import Fit, Line, Row, cell, line
+from console.render.cells import Fit, Line, Row, broken, cell, line
 from console.safe_text import width_of
 
 _LOUDNESS = {"alarm": 0, "state.alarm": 0, "state.warn": 1}
@@ -43,9 +42,6 @@ def unfolded(rows: Sequence[Row], fit: Fit, cursor: str | None, width: int) -> U
 
 def _whole(row: Row, width: int) -> list[Line]:
     words, key = row.cells[-1], cell(f" {row.key}", "name")
-    lead = " " * (width_of(key.text) + 2)
-    texts = textwrap.wrap(words.text, max(16, width - 1), initial_indent=lead, subsequent_indent=" " * _INDENT)
-    if not texts:
-        return []
-    first = line(key, "  ", cell(texts[0].lstrip(), words.style))
-    return [first, *(line(cell(text, words.style)) for text in texts[1:])]
+    texts = broken(words.text, max(16, width - 1 - _INDENT), first=max(0, width_of(key.text) + 2 - _INDENT))
+    first = line(key, "  ", cell(texts[0], words.style))
+    return [first, *(line(" " * _INDENT, cell(text, words.style)) for text in texts[1:])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from backend.api import duration as length
 from console.render.cells import Cell, Look, cell, right
 
 OVERDUE_SECONDS = 15.0
@@ -23,6 +24,7 @@ _STEPS = (
     (43_200, "12 h"),
     (86_400, "1 d"),
 )
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 
@@ -56,35 +58,33 @@ def generation(value: int | None, look: Look) -> str:
 
 def duration(seconds: float | None) -> str:
     """A length of time as a person says it: ``0.4 s``, ``41 s``, ``6 min 10 s``, ``3 h 05 min``."""
-    if seconds is None:
-        return "?"
-    if seconds < 10:
-        return f"{seconds:.1f} s" if seconds != int(seconds) else f"{int(seconds)} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return "?" if seconds is None else length(seconds)
 
 
 def countdown(milliseconds: int | None) -> str:
-    """Time left as minutes and seconds: ``1:42``."""
+    """Time left, counted down in seconds: ``1:42``, ``2:00:00``."""
     if milliseconds is None:
         return "?"
     whole = max(0, milliseconds) // 1000
-    return f"{whole // 60}:{whole % 60:02d}"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
 
 
 def clock(unix_ms: int | None, look: Look, *, seconds: bool = True) -> str:
-    """A wall-clock time in the viewer's zone."""
+    """A wall-clock time in the viewer's zone, behind its day unless that is today: ``12:04:31``, ``28 Nov 12:04``."""
     if not unix_ms:
         return "--:--:--" if seconds else "--:--"
     try:
         moment = datetime.fromtimestamp(unix_ms / 1000, tz=look.zone)
     except (OverflowError, ValueError, OSError):  # a host may say any number
         return "??:??:??" if seconds else "??:??"
-    return moment.strftime("%H:%M:%S" if seconds else "%H:%M")
+    today = datetime.fromtimestamp(look.now_ms / 1000, tz=look.zone).date() if look.now_ms else moment.date()
+    if moment.date() == today:
+        day = ""
+    else:
+        day = f"{moment.day} {_MONTHS[moment.month - 1]} {'' if moment.year == today.year else f'{moment.year} '}"
+    return day + moment.strftime("%H:%M:%S" if seconds else "%H:%M")
 
 
 def ago(unix_ms: int | None, look: Look) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import AdoptForeignRequest, Answer, FleetState, ForeignFound, PlanForeign, foreign_of
 from console.actions import Danger
-from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.cells import Line, Look, line, wrapped
 from console.render.foreign import adoption_plan_lines, foreign_words
-from console.screens.dialog import CANCEL, Dialog
+from console.screens.dialog import CANCEL, CLOSE, Dialog
 from console.screens.load import ChooseModel
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
-
-CLOSE = Choice("cancel", "escape", "Close")
 
 
 class ChooseProfile(ChooseModel):
@@ -55,15 +52,12 @@ class AdoptDialog(Dialog):
     def body(self) -> ComposeResult:
         """Who it is, what it becomes, what speaks against that, and the reason to write down."""
         yield LineView(self.painter, id="body", classes="fill")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-why", classes="label")
-            yield Field(id="why", hint="the reason, for the journal")
+        yield from self.labelled("tab: why", Field(id="why", hint="the reason, for the journal"))
 
     def opened(self) -> None:
         """Ask for the plan at once: planning changes nothing."""
-        self.show_lines("#label-why", [line(cell(" tab: why", "head"))])
         foreign = self._foreign
-        self.console.submit(PlanForeign(host=foreign.host, pid=foreign.pid, target=self._target), self._planned)
+        self.ask(PlanForeign(host=foreign.host, pid=foreign.pid, target=self._target), self._planned)
 
     def _planned(self, answer: Answer) -> None:
         self._answer = answer
@@ -71,8 +65,7 @@ class AdoptDialog(Dialog):
             self._words = answer.words or "No plan came back, and no reason either."
         elif foreign_of(answer).start_ticks != self._foreign.start_ticks:
             self._words = f"pid {self._foreign.pid} is another process by now: nothing is adopted. Look again."
-        if self.stands:
-            self._rewrite()
+        self._rewrite()
 
     @property
     def _may_adopt(self) -> bool:
@@ -119,5 +112,4 @@ class AdoptDialog(Dialog):
     def _adopted(self, answer: Answer) -> None:
         self._words = answer.words
         self._is_sent = answer.exit_code == 0
-        if self.stands:
-            self._rewrite()
+        self._rewrite()

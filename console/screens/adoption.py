@@ -10,12 +10,11 @@ from console.render.adoption import heard_lines, rest_lines, stoppable_lines, wh
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.foreign import foreign_lines
 from console.screens.adopt_foreign import ChooseProfile
-from console.screens.dialog import CANCEL, Dialog
-from console.screens.pages import OperationPage
+from console.screens.dialog import CANCEL, CLOSE, Dialog
+from console.screens.pages import start
 from console.widgets.fields import Choice
 from console.widgets.lines import LineView
 
-CLOSE = Choice("cancel", "escape", "Close")
 _STEPS = {"down": 1, "j": 1, "up": -1, "k": -1}
 
 
@@ -39,6 +38,11 @@ class AdoptionScreen(Dialog):
         """The count of reporters, which stays, and the document, which scrolls."""
         yield LineView(self.painter, id="counts", classes="lines")
         yield LineView(self.painter, id="body", classes="fill")
+
+    @property
+    def can_move(self) -> bool:
+        """The cursor moves between what could be stopped or adopted; the document scrolls."""
+        return bool(_choosable(self._document)) or super().can_move
 
     @property
     def _under_cursor(self) -> Stoppable | ForeignFound | None:
@@ -87,15 +91,7 @@ class AdoptionScreen(Dialog):
             return
         self._chosen = ids[at]
         self._rewrite()
-        self._keep_in_sight(*self._span)
-
-    def _keep_in_sight(self, top: int, bottom: int) -> None:
-        view = self.query_one("#body", LineView)
-        height = max(1, view.size.height)
-        if top < view.top:
-            view.scroll_by(top - view.top)
-        elif bottom > view.top + height:
-            view.scroll_by(min(bottom - height, top) - view.top)
+        self.query_one("#body", LineView).keep_in_sight(*self._span)
 
 
 def _choosable(document: AdoptionDocument | None) -> tuple[Stoppable | ForeignFound, ...]:
@@ -164,11 +160,7 @@ class StopDialog(Dialog):
             only=self._shard.id,
             despite_silence=self._shown_silence,
         )
-        op_id = self.console.submit(request)
-        if op_id is None:
-            self.dismiss()
-        else:
-            self.app.switch_screen(OperationPage(op_id, f"stop {self._shard.id}"))
+        start(self, request, f"stop {self._shard.id}")
 
 
 def _stop_choice(*, enabled: bool) -> Choice:

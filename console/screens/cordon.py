@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
-from backend.api import CordonRequest, FleetState, HostView, UncordonRequest
+from backend.api import CordonRequest, FleetState, HostId, HostView, UncordonRequest
 from console.actions import Danger
 from console.render.cells import Look, cell, line, wrapped
 from console.render.cordon import cordon_lines, effect_words, replicas_on
 from console.render.values import plural
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.drain_host import HostDrainDialog
-from console.spans import LONGEST_SECONDS, parse_span
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
 
@@ -35,22 +34,15 @@ class CordonDialog(Dialog):
     def body(self) -> ComposeResult:
         """The numbers, then how long and why."""
         yield LineView(self.painter, id="numbers", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-lasts", classes="label")
-            yield Field(id="lasts", restrict=r"[0-9:.smhd]*", hint="until it is uncordoned; or 30m, 2h, 3d")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-why", classes="label")
-            yield Field(id="why", hint="the reason, for everybody who looks")
+        yield from self.labelled(
+            "for how long", Field(id="lasts", restrict=SPAN_KEYS, hint="until it is uncordoned; or 30m, 2h, 3d")
+        )
+        yield from self.labelled("why", Field(id="why", hint="the reason, for everybody who looks"))
         yield LineView(self.painter, id="effect", classes="lines")
-
-    def opened(self) -> None:
-        """Labels first."""
-        for name, words in (("lasts", "for"), ("why", "why")):
-            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The numbers move while a person thinks; the choice follows whether the host is cordoned."""
-        view = None if state is None else next((each for each in state.hosts.values() if each.host == self._host), None)
+        view = None if state is None else state.hosts.get(HostId(self._host))
         self._shown = view
         if state is None or view is None:
             self.show_lines("#numbers", [line(cell(f" {self._host} is no longer in this context.", "alarm"))])
@@ -62,7 +54,7 @@ class CordonDialog(Dialog):
         if not is_there:
             words = f"{view.host} is {view.state.value}, so that nobody there can be told. {view.words}"
         elif not is_good:
-            words = "The time must be like 90s, 30m, 2h or 3d, at most 30d; empty lasts until it is uncordoned."
+            words = f"The time must be {SPAN_WORDS}; empty lasts until it is uncordoned."
         self.show_lines("#effect", wrapped(words, self.text_width, 1))
         choice = Choice("cordon", "y", "Cordon", enabled=is_there and is_good)
         if view.entities.cordon is not None:
@@ -74,8 +66,8 @@ class CordonDialog(Dialog):
     def _lasts(self) -> tuple[bool, float | None]:
         """Whether it is a length of time, and how long in seconds: None until it is uncordoned."""
         text = self.query_one("#lasts", Field).value.strip()
-        seconds = parse_span(text) if text else None
-        return (not text or (seconds is not None and 0 < seconds <= LONGEST_SECONDS)), seconds
+        seconds = span_within(text)
+        return not text or seconds is not None, seconds
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Say again what would happen."""

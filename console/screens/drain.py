@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
-from backend.api import Answer, ChangeDrainRequest, FleetState, ReplicaView, StartDrainRequest
+from backend.api import Answer, ChangeDrainRequest, FleetState, ReplicaId, ReplicaView, StartDrainRequest
 from console.actions import Danger
 from console.render.cells import Look, cell, line, wrapped
-from console.render.drain import at_deadline_words, before_lines, cuts_words, live_lines, parse_deadline
-from console.screens.dialog import CANCEL, Dialog
+from console.render.drain import at_deadline_words, before_lines, cuts_words, live_lines
+from console.screens.dialog import CANCEL, CLOSE, Dialog
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field, Toggle
 from console.widgets.lines import LineView
 
@@ -20,9 +20,7 @@ EXTEND_SECONDS = 60.0
 
 def find_replica(state: FleetState | None, replica: str) -> ReplicaView | None:
     """The replica of this name, if it is still there."""
-    if state is None:
-        return None
-    return next((each for each in state.replicas.values() if each.id == replica), None)
+    return None if state is None else state.replicas.get(ReplicaId(replica))
 
 
 class DrainDialog(Dialog):
@@ -41,21 +39,12 @@ class DrainDialog(Dialog):
     def body(self) -> ComposeResult:
         """The numbers now, then deadline, what happens at it, and who closed admission."""
         yield LineView(self.painter, id="numbers", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-deadline", classes="label")
-            yield Field(DEFAULT_DEADLINE, id="deadline", restrict=r"[0-9:]*")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-then", classes="label")
-            yield Toggle(self.painter, (("give-up", "give up"), ("stop", "stop it")), id="then")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-gate", classes="label")
-            yield Field(id="gate", hint="nobody; or who keeps new requests away")
+        yield from self.labelled("deadline", Field(DEFAULT_DEADLINE, id="deadline", restrict=SPAN_KEYS))
+        yield from self.labelled(
+            "at the deadline", Toggle(self.painter, (("give-up", "give up"), ("stop", "stop it")), id="then")
+        )
+        yield from self.labelled("admission closed by", Field(id="gate", hint="nobody; or who keeps new requests away"))
         yield LineView(self.painter, id="effect", classes="lines")
-
-    def opened(self) -> None:
-        """Labels first."""
-        for name, words in (("deadline", "deadline"), ("then", "at the deadline"), ("gate", "admission closed by")):
-            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The numbers move while a person thinks."""
@@ -64,7 +53,7 @@ class DrainDialog(Dialog):
             self.show_lines("#numbers", [line(cell(f" {self._replica} is no longer there.", "alarm"))])
         else:
             self.show_lines("#numbers", before_lines(view, look, self.text_width))
-        seconds = parse_deadline(self.query_one("#deadline", Field).value)
+        seconds = span_within(self.query_one("#deadline", Field).value)
         self.choices.set_choices(
             (CANCEL, Choice("drain", "y", "Drain", enabled=view is not None and seconds is not None))
         )
@@ -72,7 +61,7 @@ class DrainDialog(Dialog):
 
     def _effect(self, seconds: float | None, view: ReplicaView | None) -> str:
         if seconds is None:
-            return "The deadline must be minutes and seconds like 2:00, or seconds like 90."
+            return f"The deadline must be a time {SPAN_WORDS}."
         then = self.query_one("#then", Toggle).value
         gate = self.query_one("#gate", Field).value.strip()
         words = f"Stops {self._replica} when nothing is in flight. At the deadline: {at_deadline_words(then)}."
@@ -95,7 +84,7 @@ class DrainDialog(Dialog):
 
     def taken(self, choice: Choice) -> None:
         """Start the drain, and follow it."""
-        seconds = parse_deadline(self.query_one("#deadline", Field).value)
+        seconds = span_within(self.query_one("#deadline", Field).value)
         view = find_replica(self.console.state, self._replica)
         if seconds is None or view is None:
             return
@@ -106,9 +95,7 @@ class DrainDialog(Dialog):
             admission_closed_by=self.query_one("#gate", Field).value.strip(),
         )
         follow = DrainView(self._replica)
-        if self.console.submit(request, follow.answered) is None:
-            self.dismiss()
-        else:
+        if self.ask(request, follow.answered) is not None:
             self.app.switch_screen(follow)
 
 
@@ -154,13 +141,12 @@ class DrainView(Dialog):
             count = "?" if view is None or view.in_flight is None else view.in_flight
             self.choices.set_choices(self._choices_for(f"cuts {count}"))
         else:
-            self.choices.set_choices((Choice("cancel", "escape", "Close"),))
+            self.choices.set_choices((CLOSE,))
 
     def answered(self, answer: Answer) -> None:
         """A refusal stays in the dialog that asked; what succeeds shows in the numbers."""
         self._refused = "" if answer.exit_code == 0 else answer.words or "It was refused without a word."
-        if self.stands:
-            self._rewrite()
+        self._rewrite()
 
     def taken(self, choice: Choice) -> None:
         """Change the drain; a force is asked for once more."""

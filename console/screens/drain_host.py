@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
-from backend.api import Answer, CordonRequest, FleetState, HostView, ReplicaId, StartDrainRequest
+from backend.api import Answer, CordonRequest, FleetState, HostId, HostView, ReplicaId, StartDrainRequest
 from console.actions import Danger
 from console.render.cells import Look, cell, line, wrapped
 from console.render.cordon import cordon_lines, replicas_on, to_type
-from console.render.drain import at_deadline_words, parse_deadline
+from console.render.drain import at_deadline_words
 from console.render.values import plural
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.drain import DEFAULT_DEADLINE
 from console.screens.pages import OperationsScreen
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field, TypedName
 from console.widgets.lines import LineView
 
@@ -37,18 +37,9 @@ class HostDrainDialog(Dialog):
     def body(self) -> ComposeResult:
         """The numbers, the deadline of each drain, and the name to type."""
         yield LineView(self.painter, id="numbers", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-deadline", classes="label")
-            yield Field(DEFAULT_DEADLINE, id="deadline", restrict=r"[0-9:]*")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-name", classes="label")
-            yield TypedName(id="name")
+        yield from self.labelled("deadline", Field(DEFAULT_DEADLINE, id="deadline", restrict=SPAN_KEYS))
+        yield from self.labelled("tab, type it", TypedName(id="name"))
         yield LineView(self.painter, id="effect", classes="lines")
-
-    def opened(self) -> None:
-        """Say what to fill in; Cancel has the keys."""
-        self.show_lines("#label-deadline", [line(cell(" deadline", "head"))])
-        self.show_lines("#label-name", [line(cell(" tab, type it", "head"))])
 
     @property
     def _may_start(self) -> bool:
@@ -57,11 +48,11 @@ class HostDrainDialog(Dialog):
         return view is not None and view.state.value == "live" and is_typed and self._seconds() is not None
 
     def _seconds(self) -> float | None:
-        return parse_deadline(self.query_one("#deadline", Field).value)
+        return span_within(self.query_one("#deadline", Field).value)
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The numbers move while a person types."""
-        view = None if state is None else next((each for each in state.hosts.values() if each.host == self._host), None)
+        view = None if state is None else state.hosts.get(HostId(self._host))
         self._shown = view
         if state is None or view is None:
             self.show_lines("#numbers", [line(cell(f" {self._host} is no longer in this context.", "alarm"))])
@@ -70,18 +61,23 @@ class HostDrainDialog(Dialog):
         there = replicas_on(state, view.host)
         self._replicas = tuple(each.id for each in there if each.drain is None or each.drain.outcome)
         self.show_lines("#numbers", cordon_lines(state, view, look, self.text_width))
-        count = len(self._replicas)
-        words = (
-            f"{view.host} takes no new shards any more. {plural(count, 'replica')} there drain, with their ranks on "
-            f"other hosts. Each stops when nothing is in flight; at the deadline: {at_deadline_words('give-up')}. "
-            f"To confirm, type {to_type(self._host, count)}."
-        )
-        if self._seconds() is None:
-            words = "The deadline must be minutes and seconds like 2:00, or seconds like 90."
-        self.show_lines("#effect", wrapped(words, self.text_width, 1, "alarm"))
-        label = f"Drain {plural(count, 'replica')}"
+        self.show_lines("#effect", wrapped(self._effect(view), self.text_width, 1, "alarm"))
+        label = f"Drain {plural(len(self._replicas), 'replica')}"
         label += " (enter in the field)" if self._may_start else ", once it is typed"
         self.choices.set_choices((CANCEL, Choice("drain", "", label, enabled=self._may_start, style="danger")))
+
+    def _effect(self, view: HostView) -> str:
+        """What would happen, or why it cannot."""
+        if view.state.value != "live":
+            return f"{view.host} is {view.state.value}, so that nobody there can be told. {view.words}"
+        if self._seconds() is None:
+            return f"The deadline must be a time {SPAN_WORDS}."
+        count = len(self._replicas)
+        return (
+            f"{view.host} takes no new shards any more. {plural(count, 'replica')} there and on other hosts "
+            f"{'is' if count == 1 else 'are'} drained. Each stops when nothing is in flight; at the deadline: "
+            f"{at_deadline_words('give-up')}. To confirm, type {to_type(self._host, count)}."
+        )
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The name may be complete."""
@@ -103,7 +99,7 @@ class HostDrainDialog(Dialog):
     def _start(self) -> None:
         """The cordon first, so that nothing comes in behind the drains; they begin when it stands."""
         view, seconds, replicas = self._shown, self._seconds(), self._replicas
-        if view is None or seconds is None:
+        if view is None or seconds is None or not self.is_current:
             return
         console, why = self.console, f"{view.host} is drained"
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
-from backend.api import AcknowledgeDrift, Answer, CheckModels, Drift, FleetState, ReopenDrift
+from backend.api import AcknowledgeDrift, Answer, CheckModels, Drift, FleetState, ReopenDrift, ReplicaId
 from console.actions import Danger
-from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.cells import Line, Look, line, wrapped
 from console.render.drift import chosen_of, one_drift, title_lines
-from console.screens.dialog import CANCEL, Dialog
+from console.screens.dialog import CANCEL, CLOSE, Dialog
 from console.screens.reload import ReloadDialog
-from console.spans import LONGEST_SECONDS, parse_span
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
 
-CLOSE = Choice("cancel", "escape", "Close")
 DEFAULT_SPAN = "1h"
 _STEPS = {"down": 1, "j": 1, "up": -1, "pagedown": 3, "space": 3, "pageup": -3, "home": -10_000, "end": 10_000}
 
@@ -24,7 +22,7 @@ _STEPS = {"down": 1, "j": 1, "up": -1, "pagedown": 3, "space": 3, "pageup": -3, 
 def drifting_replica(state: FleetState, drift: Drift) -> str | None:
     """The replica that a drift is about, by itself or by one of its shards; None for a host's."""
     name = drift.subject.partition("/")[0]
-    return next((str(each) for each in state.replicas if each == name), None)
+    return name if ReplicaId(name) in state.replicas else None
 
 
 class DriftScreen(Dialog):
@@ -46,6 +44,11 @@ class DriftScreen(Dialog):
         """The counts, which stay, and the drifts, which scroll."""
         yield LineView(self.painter, id="counts", classes="lines")
         yield LineView(self.painter, id="body", classes="fill")
+
+    @property
+    def can_move(self) -> bool:
+        """The cursor moves between drifts."""
+        return self.console.state is not None and bool(self.console.state.drifts)
 
     @property
     def _drift(self) -> Drift | None:
@@ -72,7 +75,7 @@ class DriftScreen(Dialog):
             out += one_drift(drift, look, self.text_width, is_chosen=is_chosen, keys=keys)
             bottom = len(out) if is_chosen else bottom
         self.show_lines("#body", out)
-        self._keep_in_sight(top, bottom)
+        self.query_one("#body", LineView).keep_in_sight(top, bottom)
 
     @staticmethod
     def _remedies(state: FleetState, drift: Drift) -> list[Choice]:
@@ -92,14 +95,6 @@ class DriftScreen(Dialog):
             choices.append(Choice("files", "c", "check model files"))
         self.choices.set_choices(tuple(choices))
 
-    def _keep_in_sight(self, top: int, bottom: int) -> None:
-        view = self.query_one("#body", LineView)
-        height = max(1, view.size.height)
-        if top < view.top:
-            view.scroll_by(top - view.top)
-        elif bottom > view.top + height:
-            view.scroll_by(min(bottom - height, top) - view.top)
-
     def taken(self, choice: Choice) -> None:
         """Acknowledge the drift under the cursor, open it again, or have the model files read again."""
         drift = self._drift
@@ -118,8 +113,7 @@ class DriftScreen(Dialog):
 
     def _answered(self, answer: Answer) -> None:
         self._said = answer.words
-        if self.is_attached:
-            self._rewrite()
+        self._rewrite()
 
     def other_key(self, key: str) -> None:
         """Move the cursor."""
@@ -149,18 +143,12 @@ class AcknowledgeDialog(Dialog):
     def body(self) -> ComposeResult:
         """The drift, the note and the time."""
         yield LineView(self.painter, id="drift", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-note", classes="label")
-            yield Field(id="note", hint="why it may stay as it is")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-span", classes="label")
-            yield Field(DEFAULT_SPAN, id="span", restrict=r"[0-9:.smhdSMHD]*")
+        yield from self.labelled("why", Field(id="note", hint="why it may stay as it is"))
+        yield from self.labelled("for how long", Field(DEFAULT_SPAN, id="span", restrict=SPAN_KEYS))
         yield LineView(self.painter, id="effect", classes="lines")
 
     def opened(self) -> None:
-        """Labels; the note has the keys, for without one there is nothing to confirm."""
-        self.show_lines("#label-note", [line(cell(" note", "head"))])
-        self.show_lines("#label-span", [line(cell(" for", "head"))])
+        """The note has the keys, for without one there is nothing to confirm."""
         self.set_focus(self.query_one("#note", Field))
 
     @property
@@ -169,15 +157,14 @@ class AcknowledgeDialog(Dialog):
 
     @property
     def _seconds(self) -> float | None:
-        seconds = parse_span(self.query_one("#span", Field).value)
-        return seconds if seconds is not None and 0 < seconds <= LONGEST_SECONDS else None
+        return span_within(self.query_one("#span", Field).value)
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """What would be acknowledged, and what is still missing."""
         self.show_lines("#drift", one_drift(self._drift, look, self.text_width))
         words = "It leaves the header's count until then, and opens again when its values change. tab, then y."
         if self._seconds is None:
-            words = "How long: 30m, 2h or 3d, at most 30d."
+            words = f"The time must be {SPAN_WORDS}."
         elif not self._note:
             words = "Write why, for whoever reads it next."
         effect = wrapped(self._refused or words, self.text_width, 1, "alarm" if self._refused else "note")
@@ -200,13 +187,10 @@ class AcknowledgeDialog(Dialog):
         if seconds is None or not self._note:
             return
         request = AcknowledgeDrift(drift=self._drift.id, note=self._note, seconds=seconds)
-        if self.console.submit(request, self._answered) is None:
-            self.dismiss()
+        self.ask(request, self._answered)
 
     def _answered(self, answer: Answer) -> None:
         """A refusal stays in the dialog that asked."""
-        if not self.is_attached:
-            return
         if answer.exit_code == 0:
             self.dismiss()
         else:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import Answer, FleetState, HoldSubject, ResumeSubject, StartUnload
 from console.actions import Danger
-from console.render.cells import Look, cell, line, wrapped
+from console.render.cells import Look, wrapped
 from console.render.holds import down_words, held_lines, holds_table, pause_words, replicas_of, resume_line
-from console.screens.dialog import CANCEL, Dialog
-from console.screens.pages import CLOSE, OperationPage, OperationsScreen, move_in_grid
-from console.spans import LONGEST_SECONDS, parse_span
+from console.screens.dialog import CANCEL, CLOSE, Dialog
+from console.screens.pages import OperationPage, OperationsScreen, move_in_grid
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field, TypedName
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
 
-_NO_TIME = "The time must be like 90s, 2h or 3d, at most 30d; empty holds until somebody resumes it."
+_NO_TIME = f"The time must be {SPAN_WORDS}; empty holds until somebody resumes it."
 
 
 class HoldDialog(Dialog):
@@ -47,26 +46,18 @@ class HoldDialog(Dialog):
     def body(self) -> ComposeResult:
         """For how long and why, then what happens."""
         yield LineView(self.painter, id="held", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-lasts", classes="label")
-            yield Field(id="lasts", hint="until it is resumed; or 90s, 2h, 3d", restrict=r"[0-9a-z:.]*")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-why", classes="label")
-            yield Field(id="why", hint="for everybody who looks")
+        yield from self.labelled(
+            "for how long", Field(id="lasts", hint="until it is resumed; or 90s, 2h, 3d", restrict=SPAN_KEYS)
+        )
+        yield from self.labelled("why", Field(id="why", hint="for everybody who looks"))
         yield LineView(self.painter, id="effect", classes="lines")
-
-    def opened(self) -> None:
-        """Labels first; Cancel has the keys."""
-        for name, words in (("lasts", "for how long"), ("why", "why")):
-            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
 
     @property
     def _lasts(self) -> float | Literal["wrong"] | None:
         text = self.query_one("#lasts", Field).value.strip()
         if not text:
             return None
-        seconds = parse_span(text)
-        return seconds if seconds is not None and 0 < seconds <= LONGEST_SECONDS else "wrong"
+        return span_within(text) or "wrong"
 
     @property
     def may_hold(self) -> bool:
@@ -112,8 +103,7 @@ class HoldDialog(Dialog):
             return
         why = self.query_one("#why", Field).value.strip()
         request = HoldSubject(subject=self.subject, kind=self.kind, seconds=lasts, why=why)
-        if self.console.submit(request, self._answered) is None:
-            self.dismiss()
+        self.ask(request, self._answered)
 
     def _answered(self, answer: Answer) -> None:
         if answer.exit_code == 0:
@@ -146,8 +136,7 @@ class PauseDialog(HoldDialog):
     def answered(self, answer: Answer) -> None:
         """Where it is held now, at the bottom."""
         self.console.say(answer.words)
-        if self.stands:
-            self.dismiss()
+        self.dismiss()
 
 
 class DownDialog(HoldDialog):
@@ -168,14 +157,7 @@ class DownDialog(HoldDialog):
     def body(self) -> ComposeResult:
         """The name comes last, below what it does."""
         yield from super().body()
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-name", classes="label")
-            yield TypedName(id="name")
-
-    def opened(self) -> None:
-        """Say what to type."""
-        super().opened()
-        self.show_lines("#label-name", [line(cell(" tab, type its name", "head"))])
+        yield from self.labelled("tab, type its name", TypedName(id="name"))
 
     @property
     def may_hold(self) -> bool:
@@ -194,7 +176,7 @@ class DownDialog(HoldDialog):
             self.console.submit(StartUnload(replica=view.id, why=f"{self.subject} is held down")) for view in views
         ]
         self.console.say(answer.words)
-        if not self.stands:
+        if not self.is_current:
             return
         op_id = started[0] if len(started) == 1 else None
         if op_id is not None:

@@ -7,13 +7,15 @@ from textual.app import ComposeResult
 from backend.api import Answer, FleetState, MakePlan, Plan, StartLoad
 from console.actions import Danger
 from console.render.catalog import choice_table
-from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.cells import Look, wrapped
 from console.render.plan import plan_lines, short
 from console.screens.dialog import CANCEL, Dialog
-from console.screens.pages import OperationPage, move_in_grid
+from console.screens.pages import move_in_grid, start
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
+
+_PLANNING = "Planning: every host is asked what it has."
 
 
 class ChooseModel(Dialog):
@@ -77,7 +79,7 @@ class LoadDialog(Dialog):
         super().__init__()
         self._target = target
         self._plan: Plan | None = None
-        self._words = "Planning: every host is asked what it has."
+        self._words = _PLANNING
         self._shows_derivation = False
 
     def title_words(self) -> str:
@@ -85,13 +87,12 @@ class LoadDialog(Dialog):
         return f"load {self._target}" + (f"   plan {short(self._plan.digest)}" if self._plan else "")
 
     def body(self) -> ComposeResult:
-        """The plan as lines that scroll, and what is below them."""
+        """The plan as lines that scroll."""
         yield LineView(self.painter, id="body", classes="fill")
-        yield LineView(self.painter, id="more")
 
     def opened(self) -> None:
         """Ask for the plan at once: planning changes nothing."""
-        self.console.submit(MakePlan(target=self._target), self._planned)
+        self.ask(MakePlan(target=self._target), self._planned)
 
     def _planned(self, answer: Answer) -> None:
         if not self.stands:
@@ -115,23 +116,11 @@ class LoadDialog(Dialog):
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The plan does not move; what the hosts have free does."""
-        lines: list[Line] = wrapped(self._words, self.text_width, 1)
         if self._plan is not None:
             lines = plan_lines(self._plan, state, look, self.text_width, derivation=self._shows_derivation)
+        else:
+            lines = wrapped(self._words, self.text_width, 1, "alarm" if self._words != _PLANNING else "plain")
         self.show_lines("#body", lines)
-        self._show_more()
-        self.call_after_refresh(self._show_more)
-
-    def _show_more(self) -> None:
-        if self.stands:
-            hidden = self.query_one("#body", LineView).hidden_below
-            words = f" {hidden} more lines below: j or space" if hidden > 0 else ""
-            self.show_lines("#more", [line(cell(words, "key"))])
-
-    def other_key(self, key: str) -> None:
-        """Scroll, and say what is still below."""
-        super().other_key(key)
-        self._show_more()
 
     def taken(self, choice: Choice) -> None:
         """Start exactly the plan that was read, or show where its bounds come from."""
@@ -143,8 +132,4 @@ class LoadDialog(Dialog):
         plan = self._plan
         if plan is None or plan.is_refused:
             return
-        op_id = self.console.submit(StartLoad(plan=plan, confirmed=plan.digest))
-        if op_id is None:
-            self.dismiss()
-        else:
-            self.app.switch_screen(OperationPage(op_id, f"load {plan.replica}"))
+        start(self, StartLoad(plan=plan, confirmed=plan.digest), f"load {plan.replica}")

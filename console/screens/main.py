@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -11,13 +11,12 @@ from textual.events import DescendantBlur, DescendantFocus, Key, Resize
 from textual.screen import Screen
 from textual.widgets import Input
 
-from backend.api import FleetState, HostView, JournalLine, ReplicaView
+from backend.api import FleetState, HostView, JournalLine, ReplicaId, ReplicaView
 from console.actions import BY_KEY, Selection
-from console.render.bars import banner_words, footer_line, header_line, message_line, rule_line
-from console.render.cells import Line, Look, Table, cell, line
+from console.render.cells import Line, Look, Table
 from console.render.fitting import lower_height, upper_height
 from console.render.hosts import COLUMNS as HOST_COLUMNS
-from console.render.hosts import NO_HOST, host_cells
+from console.render.hosts import NO_HOST, ProcessKey, host_cells, of_the_fleet
 from console.render.replicas import (
     empty_words,
     held_replicas,
@@ -27,12 +26,13 @@ from console.render.replicas import (
     replica_columns,
 )
 from console.render.shards import shard_table
-from console.render.trouble import trouble_lines
+from console.screens.dialog import Dialog
+from console.screens.frame import Frame
 from console.screens.prompt_line import PromptLine
 from console.screens.rows import RowMemory
 from console.widgets.grid import Grid
 from console.widgets.journal import Journal
-from console.widgets.lines import LineView
+from console.widgets.paint import Painter
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -47,21 +47,18 @@ WIDEST = 190
 class MainScreen(Screen[None], inherit_bindings=False):
     """Panels over one fleet state. It computes nothing: render/ says what, the widgets say where."""
 
-    def __init__(self, painter: Any) -> None:
+    def __init__(self, painter: Painter) -> None:
         super().__init__()
-        self._header = LineView(painter, id="header", fill="header")
-        self._banner = LineView(painter, id="banner", fill="banner")
-        self._trouble = LineView(painter, id="trouble", classes="lines")
-        self._footer = LineView(painter, id="footer")
+        self._frame = Frame(painter, _LOWER)
         self._prompt = PromptLine(id="prompt")
         self._grids = {name: Grid(painter, id=name, unfolds=True) for name in ("replicas", "hosts", "shards")}
         self._journal = Journal(painter, id="journal")
-        self._rules = {name: LineView(painter, id=f"{name}-rule") for name in _LOWER}
+        self._upper, self._lower = Vertical(id="upper"), Horizontal(id="lower")
         self._panels = {name: Vertical(id=f"{name}-panel") for name in _LOWER}
         self._held: dict[str, str] = {}
         self._replica_rows = RowMemory(self._replica_cells)
-        self._host_rows = RowMemory(host_cells)
-        self._message: tuple[str, str] | None = None
+        self._ours: frozenset[ProcessKey] = frozenset()
+        self._host_rows = RowMemory(self._host_cells)
         self._lower_chosen = ""
         self._has_replicas = False
         self._upper_height = self._lower_height = 0
@@ -73,22 +70,22 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """Everything that the first frame needs; nothing waits for a host."""
-        yield self._header
-        yield self._banner
-        yield self._trouble
-        with Vertical(id="upper"):
+        yield self._frame.header
+        yield self._frame.banner
+        yield self._frame.trouble
+        with self._upper:
             yield self._grids["replicas"]
-        with Horizontal(id="lower"):
+        with self._lower:
             for name, panel in self._panels.items():
                 with panel:
-                    yield self._rules[name]
+                    yield self._frame.rules[name]
                     yield self._pane_widget(name)
-        yield self._footer
+        yield self._frame.footer
         yield self._prompt
 
     def on_mount(self) -> None:
         """The replicas have the keys; when this is drawn, the backend may start."""
-        self._banner.display = self._trouble.display = False
+        self._frame.banner.display = self._frame.trouble.display = False
         self._prompt.display = False
         self._grids["replicas"].set_table(Table(replica_columns(Look()), (), "Asking every host."))
         self.set_focus(self._grids["replicas"])
@@ -97,6 +94,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _replica_cells(self, view: ReplicaView, look: Look) -> Line:
         return replica_cells(view, look, self._held.get(view.id, ""))
+
+    def _host_cells(self, view: HostView, look: Look) -> Line:
+        return host_cells(view, look, self._ours)
 
     def _pane_widget(self, name: str) -> Grid | Journal:
         return self._journal if name == "journal" else self._grids[name]
@@ -126,11 +126,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
         """The fleet has another state, or a second has passed. Only what differs is drawn."""
-        self._draw_bars(state, look)
+        self._frame.draw_top(state, self.console.stamp(), look, self.app.size.width)
+        self._journal.look = look
         if state is None:
             return
         if self._has_replicas != bool(state.replicas):
             self._has_replicas = bool(state.replicas)
+            self._lower_chosen = ""
             self._arrange()
         if (held := held_replicas(state)) != self._held:
             self._held = held
@@ -140,24 +142,28 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._fit_upper(len(rows) + self._grids["replicas"].notes_height)
         self._draw_shards(state, look)
         if self._panels["hosts"].display:
+            if (ours := of_the_fleet(state)) != self._ours:
+                self._ours = ours
+                self._host_rows.forget()
             hosts = self._host_rows.rows(state.hosts.items(), look, _host_ages)
             self._grids["hosts"].set_table(Table(HOST_COLUMNS, hosts, NO_HOST))
-        self._draw_trouble(state, look)
+        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole
+        self._frame.draw_trouble(state, look, self.app.size.width, is_said=is_said)
         self._fit_lower()
         self._draw_rules(state, look)
-        self._draw_footer(state)
+        self.draw_footer(state)
 
     def _fit_upper(self, rows: int) -> None:
         height = upper_height(rows, self.app.size.height)
         if height != self._upper_height:
             self._upper_height = height
-            self.query_one("#upper").styles.height = height
+            self._upper.styles.height = height
 
     def _fit_lower(self) -> None:
         """On a narrow screen the lower panel takes what its rows and words need, and leaves the journal its least."""
         shown = self._lower_shows()
         panel, grid = self._panels[shown], self._grids[shown]
-        lines, room = len(grid.rows) + grid.notes_height, self.query_one("#lower").size.height
+        lines, room = len(grid.rows) + grid.notes_height, self._lower.size.height
         height = 0 if self.is_wide else lower_height(lines, room)
         if height != self._lower_height:
             self._lower_height = height
@@ -166,25 +172,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
             else:
                 panel.styles.clear_rule("height")
 
-    def _draw_bars(self, state: FleetState | None, look: Look) -> None:
-        self._header.set_lines([header_line(state, look, self.app.size.width)])
-        words = banner_words(state, self.console.stamp(), look)
-        self._banner.display = bool(words)
-        self._banner.set_lines([line(cell(f" {words}", "banner"))])
-
-    def _draw_trouble(self, state: FleetState, look: Look) -> None:
-        """What is wrong with hosts, unless their panel is there and says all of it."""
-        is_said = self._panels["hosts"].display and self._grids["hosts"].is_whole and not self._trouble.display
-        lines = [] if is_said else trouble_lines(state, self.app.size.width, look.glyphs.ellipsis)
-        self._trouble.display = bool(lines)
-        self._trouble.set_lines(lines)
-
     def _draw_shards(self, state: FleetState, look: Look) -> None:
         self._grids["shards"].set_table(shard_table(self._selected(state), look))
 
     def _selected(self, state: FleetState) -> ReplicaView | None:
         key = self._grids["replicas"].cursor_key
-        return next((view for view in state.replicas.values() if view.id == key), None)
+        return None if key is None else state.replicas.get(ReplicaId(key))
 
     def _draw_rules(self, state: FleetState, look: Look) -> None:
         view = self._selected(state)
@@ -208,42 +201,24 @@ class MainScreen(Screen[None], inherit_bindings=False):
             title = f"{title}, only {widget.filter_text}"
         if isinstance(widget, Grid) and widget.hidden_rows:
             note = f"{len(widget.rows)} rows" + (f"  {note}" if note else "")
-        bar = self._rules[name]
-        width = bar.size.width or self.app.size.width
-        bar.set_lines([rule_line(title, look, width, note=note, focused=pane == name, note_style=note_style)])
+        width, focused = self.app.size.width, pane == name
+        self._frame.draw_rule(name, title, look, width, note=note, focused=focused, note_style=note_style)
 
-    def _draw_footer(self, state: FleetState | None) -> None:
-        footer = self._footer
-        width = self.app.size.width
-        if self._message is not None:
-            words, style = self._message
-            footer.set_lines([message_line(words, style, width)])
-            return
-        if self.app.screen is not self:
-            footer.set_lines(
-                [
-                    line(
-                        cell(" tab", "key"),
-                        cell(" fields  ", "footer"),
-                        cell(getattr(self.app.screen, "moves", "j k"), "key"),
-                        cell(" move  ", "footer"),
-                        cell("esc", "key"),
-                        cell(" closes", "footer"),
-                    )
-                ]
-            )
-            return
-        grid = self._grids["replicas"]
-        bar = footer_line(state, self.selection(), width)
-        if grid.filter_text:
-            bar = line(cell(f" only {grid.filter_text} ", "state.warn"), *bar)
-        footer.set_lines([bar])
+    def draw_footer(self, state: FleetState | None) -> None:
+        """The line at the bottom: what was said last, else the keys that work now."""
+        dialog = self.app.screen
+        self._frame.draw_footer(
+            state,
+            self.selection(),
+            self.console.look(),
+            self.app.size.width,
+            keys=dialog.footer() if isinstance(dialog, Dialog) else None,
+            only=self._grids["replicas"].filter_text,
+        )
 
-    def take_journal(self, lines: tuple[JournalLine, ...], look: Look) -> None:
+    def take_journal(self, lines: tuple[JournalLine, ...]) -> None:
         """Records that arrived."""
-        journal = self._journal
-        journal.look = look
-        journal.extend(lines)
+        self._journal.extend(lines)
 
     def journal_position(self) -> int:
         """The index of the newest record on this screen."""
@@ -262,12 +237,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.call_later(self._footer_again)
 
     def _footer_again(self) -> None:
-        self._draw_footer(self.console.state)
+        self.draw_footer(self.console.state)
 
     def say(self, words: str, style: str) -> None:
         """One sentence in the place of the keys, until the next key."""
-        self._message = (words, style)
-        self._draw_footer(self.console.state)
+        self._frame.say(words, style)
+        self.draw_footer(self.console.state)
 
     # --- keys -----------------------------------------------------------------------------------------------
 
@@ -278,9 +253,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         event.stop()
         if self.app.screen is not self:
             return  # it was on its way here when a dialog opened: nobody meant it for either
-        if self._message is not None:
-            self._message = None
-            self._draw_footer(self.console.state)
+        if self._frame.forget():
+            self.draw_footer(self.console.state)
         action = BY_KEY.get(event.key)
         if action is not None:
             self.console.dispatch(action.id)
@@ -290,7 +264,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if event.grid.id == "replicas":
             self.refresh_state(self.console.state, self.console.look())
         else:
-            self._draw_footer(self.console.state)
+            self.draw_footer(self.console.state)
 
     def on_journal_changed(self, event: Journal.Changed) -> None:
         """It follows or not, or more is new."""
@@ -310,11 +284,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
             grid.refresh_cursor()
         if self.console.state is not None:
             self._draw_rules(self.console.state, self.console.look())
-            self._draw_footer(self.console.state)
+            self.draw_footer(self.console.state)
 
     def on_resize(self, event: Resize) -> None:
         """Another size: other panels, other widths."""
-        self._trouble.display = False
         self._arrange()
         self.call_after_refresh(self._redraw)
 
@@ -374,9 +347,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """The journal stands still, or follows again."""
         self._journal.toggle_follow()
 
-    def select_replica(self, replica: str) -> bool:
-        """Put the cursor on a replica; False when it is not shown."""
-        return self._grids["replicas"].select(replica)
+    def select_replica(self, replica: str) -> None:
+        """Put the cursor on a replica, unless a filter hides it."""
+        self._grids["replicas"].select(replica)
 
     def set_filter(self, text: str) -> None:
         """Filter the panel that has the keys."""
@@ -385,7 +358,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def ask(self, kind: str) -> None:
         """Open the line at the bottom for a filter or a command."""
-        self._footer.display = False
+        self._frame.footer.display = False
         widget = self._pane_widget(self._pane())
         text = widget.filter_text if kind == "filter" else ""
         self._prompt.open(kind, text, widget)
@@ -399,7 +372,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_prompt_line_done(self, event: PromptLine.Done) -> None:
         """The line is closed; a command goes to the registry."""
-        self._footer.display = True
+        self._frame.footer.display = True
         self.set_focus(event.return_to)
         if event.kind == "command" and event.text:
             self.console.run_command(event.text)
@@ -414,5 +387,5 @@ def _moves_by_itself(view: ReplicaView, look: Look) -> bool:
 
 
 def _host_ages(view: HostView, look: Look) -> bool:
-    """A live host that was not heard for a while says since when."""
-    return view.state.value == "live" and view.heard_at > 0 and look.now - view.heard_at > 10
+    """A host that was not heard for a while says how old it is what stands in its row."""
+    return view.heard_at > 0 and look.now - view.heard_at > 10

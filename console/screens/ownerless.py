@@ -8,7 +8,7 @@ from backend.api import Answer, FleetState, OpId, Request, ResumeOperation, Roll
 from console.actions import Danger
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.operations import find_operation, roll_back_words
-from console.screens.dialog import CANCEL, Dialog
+from console.screens.dialog import CANCEL, CLOSE, Dialog
 from console.widgets.fields import Choice
 from console.widgets.lines import LineView
 
@@ -49,7 +49,7 @@ class OwnerlessDialog(Dialog):
         """The numbers may move while a person thinks; an operation that somebody else took is no longer ours."""
         view = find_operation(state, self._op_id) if state is not None else None
         is_ours = view is not None and view.state == "ownerless" and self._answer is None and not self._waits
-        self.choices.set_choices((CANCEL, self.offered(self._choice(self._action))) if is_ours else (_CLOSE,))
+        self.choices.set_choices((CANCEL, self.offered(self._choice(self._action))) if is_ours else (CLOSE,))
         self.show_lines("#effect", self._lines(state))
 
     def offered(self, choice: Choice) -> Choice:
@@ -81,11 +81,9 @@ class OwnerlessDialog(Dialog):
         """Ask for it."""
         if self._waits or self._answer is not None:
             return
-        if self.console.submit(self.request(), self._answered) is None:
-            self.dismiss()
-            return
-        self._waits = True
-        self._rewrite()
+        if self.ask(self.request(), self._answered) is not None:
+            self._waits = True
+            self._rewrite()
 
     def request(self) -> Request:
         """What is asked of the backend."""
@@ -99,8 +97,4 @@ class OwnerlessDialog(Dialog):
 
     def _answered(self, answer: Answer) -> None:
         self._answer, self._waits = answer, False
-        if self.is_attached:
-            self._rewrite()
-
-
-_CLOSE = Choice("cancel", "escape", "Close")
+        self._rewrite()

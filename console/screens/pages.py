@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 
-from backend.api import Answer, FleetState, LogRequest
-from console.render.cells import Line, Look, line
+from backend.api import Answer, FleetState, LogRequest, Request
+from console.render.cells import Line, Look, cell, line
 from console.render.details import log_lines, shard_page
 from console.render.operations import find_operation, head_lines, operation_lines, operation_table, step_lines
-from console.screens.dialog import Dialog
+from console.screens.dialog import CLOSE, Dialog
 from console.screens.ownerless import OwnerlessDialog
 from console.screens.resume_recovery import ResumeRecovery
 from console.widgets.fields import Choice
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
 
-CLOSE = Choice("cancel", "escape", "Close")
 TAKEN_BACK = ("load", "drain", "reload")
 _RESUME, _ROLL_BACK, _SETTLE = (
     Choice("resume", "R", "resume"),
@@ -26,7 +25,6 @@ _RESUME, _ROLL_BACK, _SETTLE = (
 )
 OFFERED = {True: (_RESUME, _ROLL_BACK, _SETTLE), False: (_RESUME, _SETTLE)}
 """What is offered for an operation without an owner; what was stopped by an unload cannot be brought back."""
-_TO_THE_END = 1_000_000
 Writer = Callable[[FleetState, Look, int], list[Line]]
 
 
@@ -62,26 +60,29 @@ class ShardPage(Page):
     def __init__(self, node_id: str) -> None:
         super().__init__(f"shard {node_id}", self._write, (CLOSE, Choice("log", "l", "read its log")))
         self._node_id = node_id
-        self._log: list[str] = []
+        self._log = ""
 
     def _write(self, state: FleetState, look: Look, width: int) -> list[Line]:
         out = shard_page(state, self._node_id, look, width)
-        for text in self._log:
-            out += log_lines(text, width)
+        if self._log:
+            out += [line(""), line(cell(" what it printed last", "head")), *log_lines(self._log, width)]
         return out
 
     def taken(self, choice: Choice) -> None:
         """Ask the agent for the end of the log."""
-        self._log = ["\n", "The log was asked for."]
-        self.console.submit(LogRequest(node_id=self._node_id), self._answered)
-        self._rewrite()
+        if self.ask(LogRequest(node_id=self._node_id), self._answered) is not None:
+            self._show_log("The log was asked for.")
 
     def _answered(self, answer: Answer) -> None:
-        if not self.stands:
-            return
-        text = str(answer.value.get("text", "")) if answer.exit_code == 0 else ""
-        self._log = ["\n", text or answer.words or "The log is empty."]
+        if self.stands:
+            text = str(answer.value.get("text", "")) if answer.exit_code == 0 else ""
+            self._show_log(text or answer.words or "The log is empty.")
+
+    def _show_log(self, text: str) -> None:
+        """Below everything else; its end is what is read first, so it comes into sight."""
+        self._log = text
         self._rewrite()
+        self.other_key("end")
 
 
 class OperationPage(Page):
@@ -115,7 +116,7 @@ class OperationPage(Page):
 
     def _to_the_end(self) -> None:
         if self._is_following and self.is_attached:
-            self.query_one("#body", LineView).scroll_by(_TO_THE_END)
+            super().other_key("end")
 
     def other_key(self, key: str) -> None:
         """Scroll; back from the end it stands still, at the end it follows again."""
@@ -129,6 +130,13 @@ class OperationPage(Page):
         if view is not None and view.state == "ownerless":
             is_recovery = view.kind == "recovery" and choice.id == "resume"
             self.app.push_screen(ResumeRecovery(view.id) if is_recovery else OwnerlessDialog(choice.id, view.id))
+
+
+def start(dialog: Dialog, request: Request, title: str) -> None:
+    """Submit a request that becomes an operation, and follow that in the place of the dialog that confirmed it."""
+    op_id = dialog.ask(request)
+    if op_id is not None:
+        dialog.app.switch_screen(OperationPage(op_id, title))
 
 
 class OperationsScreen(Dialog):

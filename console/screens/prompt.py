@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import Answer, FleetState, TestRequest
 from console.render.cells import Line, Look, cell, line, wrapped
 from console.render.values import duration
-from console.screens.dialog import Dialog
+from console.screens.dialog import CLOSE, Dialog
 from console.screens.drain import find_replica
-from console.screens.pages import CLOSE
 from console.widgets.fields import Choice, Field
 from console.widgets.lines import LineView
 
@@ -33,14 +31,11 @@ class PromptDialog(Dialog):
 
     def body(self) -> ComposeResult:
         """A prompt and an answer."""
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-prompt", classes="label")
-            yield Field(DEFAULT_PROMPT, id="prompt")
+        yield from self.labelled("prompt", Field(DEFAULT_PROMPT, id="prompt"))
         yield LineView(self.painter, id="answer", classes="lines")
 
     def opened(self) -> None:
         """The prompt has the keys: a test changes nothing."""
-        self.show_lines("#label-prompt", [line(cell(" prompt", "head"))])
         self.set_focus(self.query_one("#prompt", Field))
 
     def refresh_state(self, state: FleetState | None, look: Look) -> None:
@@ -80,5 +75,4 @@ class PromptDialog(Dialog):
 
     def _answered(self, answer: Answer) -> None:
         self._answer, self._waits = answer, False
-        if self.stands:
-            self._rewrite()
+        self._rewrite()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from backend.api import Answer, FleetState, PlanRecovery, RecoveryPlan, StartRecovery
 from console.actions import Danger
-from console.render.cells import Line, Look, cell, line, wrapped
-from console.render.drain import parse_deadline
+from console.render.cells import Line, Look, line, wrapped
 from console.render.recoverable import Place, place_lines, place_table, recoverable
 from console.render.recovery import moved_words, recovery_lines
-from console.screens.dialog import CANCEL, Dialog
+from console.screens.dialog import CANCEL, CLOSE, Dialog
 from console.screens.drain import DEFAULT_DEADLINE
 from console.screens.pages import OperationPage, move_in_grid
+from console.spans import SPAN_KEYS, SPAN_WORDS, span_within
 from console.widgets.fields import Choice, Field, Toggle, TypedName
 from console.widgets.grid import Grid
 from console.widgets.lines import LineView
 
-CLOSE = Choice("cancel", "escape", "Close")
 _AGAIN = Choice("again", "p", "plan again")
 _TO_THE_TOP = -1_000_000
 _MEASURING = "Measuring: its processes, sockets, stages, journal and memory. Nothing is touched."
@@ -120,28 +118,20 @@ class RecoveryDialog(Dialog):
         return f"RECOVER {self._host}" + (f"   plan {self._plan.digest[:8]}" if self._plan is not None else "")
 
     def body(self) -> ComposeResult:
-        """The plan as lines that scroll, what is below them, and what has to be said before it begins."""
+        """The plan as lines that scroll, and what has to be said before it begins."""
         yield LineView(self.painter, id="body", classes="fill")
-        yield LineView(self.painter, id="more")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-leave", classes="label")
-            yield Toggle(self.painter, (("drain", "drain first"), ("cut", "cut")), id="leave")
-            yield Field(DEFAULT_DEADLINE, id="deadline", restrict=r"[0-9:]*")
-        with Horizontal(classes="field", id="row-move"):
-            yield LineView(self.painter, id="label-move", classes="label")
-            yield Toggle(self.painter, (("", "not approved"), ("move", "move it aside, delete nothing")), id="move")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-why", classes="label")
-            yield Field(id="why", hint="the reason, kept with every step")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-name", classes="label")
-            yield TypedName(id="name", hint=f"type {self._host}")
+        yield from self.labelled(
+            "rings there",
+            Toggle(self.painter, (("drain", "drain first"), ("cut", "cut")), id="leave"),
+            Field(DEFAULT_DEADLINE, id="deadline", restrict=SPAN_KEYS),
+        )
+        approvals = (("", "not approved"), ("move", "move it aside, delete nothing"))
+        yield from self.labelled("its journal", Toggle(self.painter, approvals, id="move"), id="row-move")
+        yield from self.labelled("why", Field(id="why", hint="the reason, kept with every step"))
+        yield from self.labelled("to confirm", TypedName(id="name", hint=f"type {self._host}"))
 
     def opened(self) -> None:
         """Measure at once: that changes nothing."""
-        labels = {"leave": "rings there", "move": "its journal", "why": "why", "name": "to confirm"}
-        for name, words in labels.items():
-            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
         self._ask()
 
     # --- the plan -------------------------------------------------------------------------------------------
@@ -153,13 +143,12 @@ class RecoveryDialog(Dialog):
         self.query_one("#name", TypedName).value = ""
         seconds = self._seconds()
         if seconds is None:
-            self._say("The deadline must be minutes and seconds like 2:00, or seconds like 90.", "alarm")
+            self._say(f"The deadline must be a time {SPAN_WORDS}.", "alarm")
             return
         self._say(_MEASURING)
         asked, leave = self._asked, self.query_one("#leave", Toggle).value
         request = PlanRecovery(host=self._host, leave="cut" if leave == "cut" else "drain", deadline_seconds=seconds)
-        if self.console.submit(request, lambda answer: self._planned(answer, asked)) is None:
-            self.dismiss()
+        self.ask(request, lambda answer: self._planned(answer, asked))
 
     def _planned(self, answer: Answer, asked: int) -> None:
         if not self.stands or asked != self._asked:
@@ -171,7 +160,7 @@ class RecoveryDialog(Dialog):
             self._say("")
 
     def _seconds(self) -> float | None:
-        return parse_deadline(self.query_one("#deadline", Field).value)
+        return span_within(self.query_one("#deadline", Field).value)
 
     def _say(self, words: str, style: str = "plain") -> None:
         self._words, self._style = words, style
@@ -194,8 +183,6 @@ class RecoveryDialog(Dialog):
         self.query_one("#deadline").display = self.query_one("#leave", Toggle).value == "drain"
         self.choices.set_choices(self._choices_now(is_moved=bool(moved)))
         self.show_lines("#body", lines)
-        self._show_more()
-        self.call_after_refresh(self._show_more)
 
     def _choices_now(self, *, is_moved: bool) -> tuple[Choice, ...]:
         plan = self._plan
@@ -226,18 +213,7 @@ class RecoveryDialog(Dialog):
     def _why(self) -> str:
         return self.query_one("#why", Field).value.strip()
 
-    def _show_more(self) -> None:
-        if self.stands:
-            hidden = self.query_one("#body", LineView).hidden_below
-            words = f" {hidden} more lines below: j or space" if hidden > 0 else ""
-            self.show_lines("#more", [line(cell(words, "key"))])
-
     # --- keys -----------------------------------------------------------------------------------------------
-
-    def other_key(self, key: str) -> None:
-        """Scroll, and say what is still below."""
-        super().other_key(key)
-        self._show_more()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Something more may be said."""
@@ -276,8 +252,7 @@ class RecoveryDialog(Dialog):
         if self._missing(plan) or moved_words(plan, state):
             return
         request = StartRecovery(plan=plan, confirmed=plan.digest, move_journal=plan.moves_journal, why=self._why)
-        if self.console.submit(request, self._started) is None:
-            self.dismiss()
+        if self.ask(request, self._started) is None:
             return
         self._is_sent = True
         self.set_focus(self.choices)
@@ -286,7 +261,7 @@ class RecoveryDialog(Dialog):
     def _started(self, answer: Answer) -> None:
         """It runs in a process of its own, and is followed; or it was refused, and nothing was touched."""
         if answer.exit_code == 0:
-            if self.stands and self.app.screen is self:
+            if self.stands and self.is_current:
                 self.app.switch_screen(OperationPage(answer.op_id, f"recover {self._host}"))
             else:
                 self.console.say(f"the recovery of {self._host} has begun: {answer.op_id}; o follows it")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import Answer, FleetState, PlanReload, ReplicaId, StartReload
 from console.actions import Danger
-from console.render.cells import Line, Look, cell, line, wrapped
+from console.render.cells import Line, Look, wrapped
 from console.render.plan import short
 from console.render.reload import reload_lines
 from console.screens.dialog import CANCEL, Dialog
-from console.screens.pages import OperationPage
+from console.screens.pages import start
 from console.widgets.fields import Choice, TypedName
 from console.widgets.lines import LineView
 
@@ -40,23 +39,19 @@ class ReloadDialog(Dialog):
         return f"reload {self._replica}" + (f"   plan {short(plan.digest)}" if plan is not None else "")
 
     def body(self) -> ComposeResult:
-        """The plan as lines that scroll, what is below them, and the name to type."""
+        """The plan as lines that scroll, and the name to type."""
         yield LineView(self.painter, id="body", classes="fill")
-        yield LineView(self.painter, id="more")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-name", classes="label")
-            yield TypedName(id="name")
+        yield from self.labelled("tab, type its name", TypedName(id="name"))
 
     def opened(self) -> None:
         """Ask for the plan at once: planning changes nothing."""
-        self.show_lines("#label-name", [line(cell(" tab, type its name", "head"))])
         self._ask()
 
     def _ask(self) -> None:
         self._answer = None
         request = PlanReload(replica=ReplicaId(self._replica), plan_of=self._plan_of)
         asked = self._plan_of
-        self.console.submit(request, lambda answer: self._planned(answer, asked))
+        self.ask(request, lambda answer: self._planned(answer, asked))
 
     def _planned(self, answer: Answer, asked: str) -> None:
         if not self.stands or asked != self._plan_of:
@@ -89,19 +84,6 @@ class ReloadDialog(Dialog):
             )
         self.choices.set_choices(self._choices_now())
         self.show_lines("#body", lines)
-        self._show_more()
-        self.call_after_refresh(self._show_more)
-
-    def _show_more(self) -> None:
-        if self.stands:
-            hidden = self.query_one("#body", LineView).hidden_below
-            words = f" {hidden} more lines below: j or space" if hidden > 0 else ""
-            self.show_lines("#more", [line(cell(words, "key"))])
-
-    def other_key(self, key: str) -> None:
-        """Scroll, and say what is still below."""
-        super().other_key(key)
-        self._show_more()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """The name may be complete."""
@@ -133,8 +115,4 @@ class ReloadDialog(Dialog):
             deadline_seconds=DEADLINE_SECONDS,
             at_deadline=AT_DEADLINE,
         )
-        op_id = self.console.submit(request)
-        if op_id is None:
-            self.dismiss()
-        else:
-            self.app.switch_screen(OperationPage(op_id, f"reload {self._replica}"))
+        start(self, request, f"reload {self._replica}")

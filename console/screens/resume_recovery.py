@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import OpId, Request, ResumeOperation
 from console.actions import Danger
-from console.render.cells import cell, line
 from console.screens.ownerless import OwnerlessDialog
 from console.widgets.fields import Choice, Field, Toggle
-from console.widgets.lines import LineView
 
 _APPROVALS = (("", "as it was approved"), ("move", "move it aside, delete nothing"))
 
@@ -27,19 +24,8 @@ class ResumeRecovery(OwnerlessDialog):
     def body(self) -> ComposeResult:
         """What will happen, then the approval and its reason."""
         yield from super().body()
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-move", classes="label")
-            yield Toggle(
-                self.painter, (("", "as it was approved"), ("move", "move it aside, delete nothing")), id="move"
-            )
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-why", classes="label")
-            yield Field(id="why", hint="the reason, needed for an approval")
-
-    def opened(self) -> None:
-        """Labels first."""
-        for name, words in (("move", "its journal"), ("why", "why")):
-            self.show_lines(f"#label-{name}", [line(cell(f" {words}", "head"))])
+        yield from self.labelled("its journal", Toggle(self.painter, _APPROVALS, id="move"))
+        yield from self.labelled("why", Field(id="why", hint="the reason, needed for an approval"))
 
     @property
     def _approves(self) -> bool:

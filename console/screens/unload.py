@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widgets import Input
 
 from backend.api import FleetState, StartUnload
@@ -13,7 +12,7 @@ from console.render.drain import before_lines, cuts_words
 from console.render.words import ENDED
 from console.screens.dialog import CANCEL, Dialog
 from console.screens.drain import find_replica
-from console.screens.pages import OperationPage
+from console.screens.pages import start
 from console.widgets.fields import Choice, TypedName
 from console.widgets.lines import LineView
 
@@ -35,13 +34,7 @@ class UnloadDialog(Dialog):
         """The numbers, what would be cut, and the name to type."""
         yield LineView(self.painter, id="numbers", classes="lines")
         yield LineView(self.painter, id="effect", classes="lines")
-        with Horizontal(classes="field"):
-            yield LineView(self.painter, id="label-name", classes="label")
-            yield TypedName(id="name")
-
-    def opened(self) -> None:
-        """Say what to type; Cancel has the keys."""
-        self.show_lines("#label-name", [line(cell(" tab, type its name", "head"))])
+        yield from self.labelled("tab, type its name", TypedName(id="name"))
 
     @property
     def _is_typed(self) -> bool:
@@ -83,8 +76,4 @@ class UnloadDialog(Dialog):
         view = find_replica(self.console.state, self._replica)
         if view is None:
             return
-        op_id = self.console.submit(StartUnload(replica=view.id))
-        if op_id is None:
-            self.dismiss()
-        else:
-            self.app.switch_screen(OperationPage(op_id, f"unload {self._replica}"))
+        start(self, StartUnload(replica=view.id), f"unload {self._replica}")

@@ -18,11 +18,19 @@ class LineView(Widget):
 
     DEFAULT_CSS = "LineView { height: 1; width: 1fr; }"
 
-    def __init__(self, painter: Painter, *, id: str | None = None, classes: str | None = None, fill: str = "") -> None:
+    def __init__(
+        self,
+        painter: Painter,
+        *,
+        id: str | None = None,
+        classes: str | None = None,
+        fill: str = "",
+        lines: Sequence[Line] = (),
+    ) -> None:
         super().__init__(id=id, classes=classes, markup=False)
         self._painter = painter
         self._fill = fill
-        self._lines: tuple[Line, ...] = ()
+        self._lines = tuple(lines)
         self._base: Style | None = None
         self.top = 0
 
@@ -52,6 +60,14 @@ class LineView(Widget):
         if top != self.top:
             self.top = top
             self.refresh()
+
+    def keep_in_sight(self, top: int, bottom: int) -> None:
+        """Scroll no further than it takes to see these lines, the first of them in any case."""
+        height = max(1, self.size.height)
+        if top < self.top:
+            self.scroll_by(top - self.top)
+        elif bottom > self.top + height:
+            self.scroll_by(min(bottom - height, top) - self.top)
 
     @property
     def hidden_below(self) -> int:

@@ -10,15 +10,8 @@ from textual.strip import Strip
 
 from console.render.cells import Cell
 from console.render.glyphs import ASCII, UNICODE, Glyphs
-from console.safe_text import SafeText, cut, width_of
+from console.safe_text import SafeText, ascii_only, cut, width_of
 from console.theming import Palette
-
-
-def ascii_only(text: str) -> str:
-    """The text with ``?`` in every cell that a terminal without Unicode could not draw."""
-    if text.isascii():
-        return text
-    return "".join(each if each.isascii() else "?" * width_of(each) for each in text)
 
 
 class Painter:

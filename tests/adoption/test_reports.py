@@ -354,7 +354,7 @@ def test_r12_holds_are_shown_until_their_proof() -> None:
 def test_r13_an_on_demand_model_is_wanted_from_its_adoption() -> None:
     on_demand = msgspec.structs.replace(TINY, mode="on_demand", idle_seconds=600)
     found = document_of(catalog(on_demand), *WHOLE[1:])
-    assert "a whole idle timeout of 600 s" in reason(found, "want")
+    assert "a whole idle timeout of 10 min" in reason(found, "want")
     assert decisions(document_of(*WHOLE), "want") == []
 
 

@@ -1,6 +1,6 @@
 """The whole console as a process of its own, over a stand-in door: for tests with a real pseudo-terminal.
 
-Run as ``python -m tests.console.console_process [hostile|busy|storm] [ascii] [mono]``.
+Run as ``python -m tests.console.console_process [hostile|busy|storm|broken] [ascii] [mono]``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ def main(words: list[str]) -> int:
         door.say(*(w.journal_line(words=f"said {text} here", host=f"h{text}", node_id=text) for text in HOSTILE))
     if "storm" in words:
         threading.Thread(target=_storm, args=(door,), daemon=True).start()
-    return run_console(door, ascii="ascii" in words, mono="mono" in words)  # type: ignore[arg-type]
+    if "broken" in words:
+        threading.Timer(1.0, lambda: setattr(door, "current", None)).start()
+    try:
+        return run_console(door, ascii="ascii" in words, mono="mono" in words)  # type: ignore[arg-type]
+    except AttributeError as bug:
+        print(f"raised {bug}")
+        return 70
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ async def running(
     door: StandInDoor, size: tuple[int, int] = (80, 24), *, is_ascii: bool = False, theme: str | None = None
 ) -> AsyncIterator[Driver]:
     """The application, headless, with its first state on the screen."""
-    app = ConsoleApp(door, choose_palette(theme, mono=False)[0], is_ascii=is_ascii)  # type: ignore[arg-type]
+    app = ConsoleApp(door, choose_palette(theme, plain=False)[0], is_ascii=is_ascii)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot, door)
         await driver.until(lambda: app.state is not None, "the first state")

@@ -59,7 +59,7 @@ async def test_an_empty_fleet_says_what_to_do() -> None:
 async def test_with_every_host_down_the_screen_is_up_and_says_why() -> None:
     host = w.host("gpu-a", HostState.UNREACHABLE, words="ssh: connection timed out", facts=None)
     async with running(_door(hosts={HostId("gpu-a"): host})) as console:
-        await console.see("No host answers yet")
+        await console.see("No host answers")
         await console.see("ssh: connection timed out")
         await console.press("h")
         await console.see("No replica is selected")
@@ -181,7 +181,7 @@ async def test_a_drain_states_its_numbers_and_then_follows_them() -> None:
         await console.see("give up and leave")
         await console.press("tab")
         await console.press("backspace", "backspace", "backspace", "backspace")
-        await console.see("The deadline must be minutes and seconds")
+        await console.see("The deadline must be a time like 90s")
         await console.type("1:30")
         await console.press("enter", "space")
         await console.see("would cut 2 requests")
@@ -243,6 +243,23 @@ async def test_an_ill_host_is_said_on_a_small_screen_and_in_its_panel_on_a_wide_
         door.put(ill)
         await console.until(lambda: "next try 12:04:34" in " ".join(console.text().split()), "the words in the panel")
         assert "lost: silent" not in console.text(), "the panel says all of it, so the line above is not needed"
+
+
+async def test_the_trouble_of_a_host_is_said_once_when_its_panel_comes_in_sight() -> None:
+    words = "no agent at /run/ringtop/gpu-a.sock: there is no such socket. Start ringtop-agent there; next try 12:04:34"
+    hosts = {HostId(name): w.host(name, HostState.UNREACHABLE, words=words, facts=None) for name in ("gpu-a", "gpu-b")}
+    door = StandInDoor(w.fleet(w.replica(), hosts=hosts))
+    async with running(door) as console:
+        await console.see("and 1 more, h hosts")
+        await console.press("h")
+        await console.see("── hosts ─")
+        await console.gone("and 1 more, h hosts")
+        assert " ".join(console.text().split()).count("Start ringtop-agent there") == 2, "each host's, in the panel"
+        await console.press("h")
+        await console.see("and 1 more, h hosts")
+        door.put(w.fleet(hosts=hosts))
+        await console.see("No host answers.")
+        await console.gone("and 1 more, h hosts")
 
 
 async def test_the_reason_of_a_failure_has_room_among_more_replicas_than_fit() -> None:
@@ -369,7 +386,15 @@ async def test_a_command_does_what_its_key_does_and_an_unknown_one_says_so() -> 
         await console.press("colon")
         await console.type("drain nobody")
         await console.press("enter")
-        await console.see("there is no replica nobody here")
+        words = "there is no replica 'nobody'; known: glm-2, tiny-1"
+        await console.until(lambda: words in " ".join(console.text().split()), "the whole sentence, over two lines")
+        await console.press("slash")
+        await console.type("glm")
+        await console.press("enter", "colon")
+        await console.type("drain tiny-1")
+        await console.press("enter")
+        await console.see("[esc Cancel]")
+        assert "drain tiny-1" in console.text(), "a filter hides a replica, it does not take it away"
 
 
 async def test_quit_says_which_operations_go_on_and_stays_unless_told() -> None:
@@ -419,7 +444,7 @@ async def test_a_state_that_is_the_same_object_draws_nothing() -> None:
 
 async def test_hostile_words_in_the_journal_are_shown_and_end_nothing() -> None:
     door = _door(w.replica())
-    async with running(door) as console:
+    async with running(door, (120, 40)) as console:
         door.say(*(w.journal_line(words=text) for text in (HOSTILE, "[", "[/]", "[b", "\x1b[2J\x1b[?1049l")))
         await console.see("[/x] [bold]no<1b>]52;c;AAAA<07>")
         assert not set(console.text()) & set("\x1b\x07\x9b\u202e")

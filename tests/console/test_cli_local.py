@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -53,22 +52,6 @@ def begin(home: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "RINGTOP_HOME": str(home), "PYTHONUNBUFFERED": "1"},
     )
-
-
-def test_once_proves_the_ring_and_leaves_nothing_running(home: Path) -> None:
-    command = begin(home, "up", "--once", "--json")
-    out, err = command.communicate(timeout=DEADLINE)
-    assert command.returncode == 0, err
-    result = json.loads(out)
-    assert result["completion"] == LocalFleet.completion
-    assert 0 < result["seconds"] < DEADLINE
-    assert [host["host"] for host in result["hosts"]] == ["host-a", "host-b"]
-    (replica,) = result["replicas"]
-    assert (replica["state"], replica["ranks_ready"], replica["world_size"]) == ("ready", 3, 3)
-    assert {shard["host"] for shard in replica["shards"] if shard["role"] == "worker"} == {"host-a", "host-b"}
-    assert len({shard["node_generation"] for shard in replica["shards"]} | {replica["load_generation"]}) == 1
-    assert left(home) == []
-    assert not LocalFleet(home).is_left
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

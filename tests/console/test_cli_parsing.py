@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from console.cli import cli, run
-from console.commands.exits import KINDS, REFUSED, CommandFailed, no_such
+from console.commands.exits import KINDS, REFUSED, CommandFailed, no_such, the_one
 from console.commands.settings import Duration, Settings, fleet_command, split_target
 
 
@@ -44,6 +44,17 @@ def test_an_unknown_name_is_answered_with_what_exists_and_what_was_meant() -> No
     assert "known: none" in no_such("replica", "tiny-1", []).words
 
 
+def test_an_id_may_be_cut_short_and_one_that_may_be_several_says_which() -> None:
+    ids = ["load-1-ab", "load-2-cd", "drain-3", "drain-3-x"]
+    assert the_one("operation", "load-1", ids) == "load-1-ab"
+    assert the_one("operation", "drain-3", ids) == "drain-3", "a whole id is that one, whatever else begins with it"
+    with pytest.raises(CommandFailed, match=r"'load' may be load-1-ab, load-2-cd; write more of it"):
+        the_one("operation", "load", ids)
+    for asked in ("", "unload"):
+        with pytest.raises(CommandFailed, match=f"there is no operation '{asked}'"):
+            the_one("operation", asked, ids)
+
+
 def test_every_exit_code_has_a_word_in_json() -> None:
     for code, kind in KINDS.items():
         assert CommandFailed(code, "words").tree["error"]["kind"] == kind
@@ -69,7 +80,19 @@ def test_options_in_front_of_a_command_count_as_well_as_those_behind_it(
     ]
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["ls", "shardz"], ["--nonsense"], ["drain"], ["load"], ["lss"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls"],
+        ["ls", "shardz"],
+        ["--nonsense"],
+        ["drain"],
+        ["load"],
+        ["lss"],
+        ["test", "tiny-1", "--prompt", "\udcff"],
+        ["journal", "export", "a", "--after", str(2**64)],
+    ],
+)
 def test_bad_usage_ends_with_2_and_as_json_where_that_was_asked_for(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 import pytest
 
+from backend.api import OpId, StartUnload
 from console.cli import run
-from console.commands.holds import Moment
+from console.commands import holds
+from console.commands.door import Outcome
+from console.commands.exits import FAILED, CommandFailed
+from console.commands.holds import Moment, take_down
+from console.commands.settings import Settings
+from tests.console import worlds as w
 
 
 def test_a_moment_is_today_or_else_tomorrow() -> None:
@@ -25,7 +32,7 @@ def test_a_moment_with_a_date_is_meant_as_it_is_written() -> None:
     assert abs(Moment().convert(later.isoformat(), None, None) - 2 * 86_400) < 60
 
 
-@pytest.mark.parametrize("text", ["25:00", "soon", "2020-01-01T00:00", ""])
+@pytest.mark.parametrize("text", ["25:00", "soon", "2020-01-01T00:00", "2999-01-01T00:00", ""])
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Moment().convert(text, None, None)
@@ -44,6 +51,29 @@ def test_options_that_mean_nothing_together_are_refused(
 ) -> None:
     assert run(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_one_replica_that_cannot_be_unloaded_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def follow(backend: object, request: StartUnload, **more: object) -> Outcome:
+        asked.append(request.replica)
+        if request.replica == "tiny-1":
+            raise CommandFailed(FAILED, "rank 2 on gpu-b does not end")
+        return Outcome(OpId("unload-2"), f"{request.replica} is gone", None)
+
+    state = w.fleet(w.replica("tiny-1"), w.replica("tiny-2"))
+    monkeypatch.setattr(holds, "opened", lambda settings: contextlib.nullcontext())
+    monkeypatch.setattr(holds, "state_of", lambda backend: state)
+    monkeypatch.setattr(holds, "set_hold", lambda *anything: "model tiny is down at 2 of 2 hosts")
+    monkeypatch.setattr(holds, "follow", follow)
+    with pytest.raises(CommandFailed, match="tiny-1: rank 2 on gpu-b does not end") as failed:
+        take_down(Settings(), "tiny", None, "", yes=True)
+    assert failed.value.exit_code == FAILED
+    assert [line["exit_code"] for line in failed.value.more["unloaded"]] == [FAILED, 0]
+    assert asked == ["tiny-1", "tiny-2"]
 
 
 def test_a_keeper_of_a_read_only_context_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from console.safe_text import LONGEST_BYTES, SafeText, cut, safe_text, width_of
+from console.safe_text import LONGEST_BYTES, SafeText, ascii_only, cut, safe_text, width_of
 
 _ANY = st.text(st.characters(codec=None), max_size=200)
 
@@ -69,6 +69,11 @@ def test_a_megabyte_is_cut_at_four_kibibytes_with_an_ellipsis() -> None:
         safe = safe_text(text)
         assert len(safe.encode()) <= LONGEST_BYTES
         assert safe.endswith("…")
+
+
+def test_without_unicode_a_sign_has_its_twin_and_anything_else_a_question_mark_a_cell() -> None:
+    assert ascii_only(safe_text("n_batch × 4…")) == "n_batch x 4~"
+    assert ascii_only(safe_text("Grüße 模型")) == "Gr??e ????"
 
 
 def test_wide_characters_count_twice_when_a_text_is_cut() -> None:

@@ -64,6 +64,15 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, code: in
         assert LEAVE_ALTERNATE in terminal.raw
 
 
+def test_a_bug_gives_the_terminal_back_and_is_told_by_whoever_ran_the_console() -> None:
+    with console_in_terminal("busy", "broken") as terminal:
+        assert terminal.end() == 70
+        assert LEAVE_ALTERNATE in terminal.raw
+        after = terminal.raw[terminal.raw.rindex(LEAVE_ALTERNATE) :]
+        assert b"raised 'NoneType'" in after
+        assert b"Traceback" not in terminal.raw
+
+
 @pytest.mark.parametrize("ignore_hangup", [False, True])
 def test_a_console_whose_terminal_is_gone_ends_and_does_not_spin(ignore_hangup: bool) -> None:
     with console_in_terminal("busy", ignore_hangup=ignore_hangup) as terminal:

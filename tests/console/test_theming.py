@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import console
-from console.theming import STYLE_NAMES, bare_palette, choose_palette, load_palettes, theme_folder
+from console.theming import STYLE_NAMES, bare_palette, choose_palette, has_few_colours, load_palettes, theme_folder
 from tests.console import worlds as w
 from tests.console.driving import running
 from tests.console.stand_in import StandInDoor
@@ -47,14 +47,28 @@ def test_every_style_that_is_drawn_has_a_name_in_the_registry() -> None:
 def test_a_bad_theme_is_named_with_its_reason_and_the_default_is_used(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
     (tmp_path / "night.toml").write_text((theme_folder() / "night.toml").read_text())
-    palette, words = choose_palette("bad", mono=False, folder=tmp_path)
+    palette, words = choose_palette("bad", plain=False, folder=tmp_path)
     assert palette.name == "night"
     assert reason in words[0]
     assert "there is no theme bad" in words[1]
 
 
+@pytest.mark.parametrize(
+    ("term", "colorterm", "few"),
+    [("xterm-256color", "", False), ("xterm", "truecolor", False), ("xterm-16color", "", True), ("linux", "", True)],
+)
+def test_a_terminal_of_sixteen_colours_gets_the_theme_that_has_only_its_own(
+    monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, few: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLORTERM", colorterm)
+    assert has_few_colours() is few
+    assert choose_palette(None, plain=few)[0].name == ("plain" if few else "night")
+    assert choose_palette("night", plain=few)[0].name == "night"
+
+
 def test_without_any_theme_there_is_still_one(tmp_path: Path) -> None:
-    palette, words = choose_palette(None, mono=False, folder=tmp_path)
+    palette, words = choose_palette(None, plain=False, folder=tmp_path)
     assert palette.name == bare_palette().name
     assert words == ["there is no theme night; there are: none"]
 

@@ -164,7 +164,7 @@ def test_what_is_lost_and_what_is_kept_stand_last_for_a_command_and_first_on_a_s
 def test_a_drain_says_what_happens_when_its_time_does_not_do() -> None:
     (_, words, *_) = lost_words(planned(leave="drain"))
     assert words.startswith(
-        "big-1: it is drained first (3 in flight now), and nothing is ended if that takes over 120 s;"
+        "big-1: it is drained first (3 in flight now), and nothing is ended if that takes over 2 min;"
     )
 
 

@@ -187,7 +187,10 @@ def test_a_locale_without_utf8_gets_ascii(shared: Fleet, locale: str) -> None:
     done = shared.run("plan", "tiny:two-host", env={"LC_ALL": locale, "LANG": locale})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "tiny-1" in done.stdout
+    assert done.stdout.isascii()
     assert done.stderr == ""
+    refused = shared.run("plan", "☃", env={"LC_ALL": locale, "LANG": locale})
+    assert (refused.returncode, refused.stderr.isascii()) == (2, True), refused.stderr
 
 
 @pytest.mark.parametrize("env", [{"HOME": ""}, {"COLUMNS": "abc"}, {"COLUMNS": "1"}, {"TERM": ""}, {"USER": ""}])

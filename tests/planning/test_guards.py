@@ -218,7 +218,7 @@ CASES: list[tuple[str, str, Case, Case, tuple[str, ...]]] = [
         "refuse",
         lambda: a_plan(clocks(host_a=301_000, host_b=302_000)),
         lambda: a_plan(clocks(host_a=299_000, host_b=302_000)),
-        ("5 minutes", "301 s behind"),
+        ("5 minutes", "5 min 01 s behind"),
     ),
     (
         "clock.offset",

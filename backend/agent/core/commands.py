@@ -27,6 +27,7 @@ from backend.contract.commands import (
     UncordonHost,
     Unload,
 )
+from backend.contract.durations import duration
 from backend.contract.entities import LoadRecord, OpenOperation, Reservation, Result, Shard
 from backend.contract.envelopes import command_type
 from backend.contract.events import Accepted, Answered, Refused
@@ -186,7 +187,7 @@ def _reserve(turn: Turn, event: CommandArrived, command: Reserve) -> None:
     ranks = ", ".join(str(shard.rank) for shard in shards)
     turn.record(
         "reserved",
-        f"reserved rank {ranks} of generation {plan.load_generation} for {command.seconds:.0f} s",
+        f"reserved rank {ranks} of generation {plan.load_generation} for {duration(command.seconds)}",
         by=command.by,
         replica=plan.replica,
         reservation=reservation,

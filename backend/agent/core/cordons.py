@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend.agent.core.turn import Turn
 from backend.contract.commands import CordonHost, Expect, UncordonHost
 from backend.contract.cordons import Cordon, cordon_remedy
+from backend.contract.durations import duration
 
 
 def why_cordoned(turn: Turn) -> str:
@@ -36,7 +37,7 @@ def set_cordon(turn: Turn, command: CordonHost) -> str:
         left_ms=None if command.seconds is None else int(command.seconds * 1000),
     )
     turn.set(cordon_deadline=None if command.seconds is None else turn.now.mono + command.seconds)
-    lasts = "until it is uncordoned" if command.seconds is None else f"for {command.seconds:.0f} s"
+    lasts = "until it is uncordoned" if command.seconds is None else f"for {duration(command.seconds)}"
     why = f": {command.why}" if command.why else ""
     words = f"{turn.state.host} is cordoned {lasts}, it takes no new shards{why}"
     turn.record("cordoned", words, level="warn", by=command.by, cordon=cordon)

@@ -11,6 +11,7 @@ import msgspec
 from backend.agent.core.stopping import begin_stop
 from backend.agent.core.turn import Turn
 from backend.contract.commands import ChangeDrain, StartDrain
+from backend.contract.durations import duration
 from backend.contract.entities import Drain, Shard
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState
@@ -54,7 +55,7 @@ def start(turn: Turn, command: StartDrain) -> str:
     _set_deadline(turn, command.replica, command.deadline_seconds)
     turn.set(zeros={**turn.state.zeros, command.replica: 0})
     then = "stop" if command.at_deadline == "stop" else "give up"
-    words = f"draining for at most {command.deadline_seconds:.0f} s, then {then}"
+    words = f"draining for at most {duration(command.deadline_seconds)}, then {then}"
     for shard in shards:
         if shard.state == ShardState.READY.value:
             moved = turn.move(shard, ShardState.DRAINING, words)
@@ -76,7 +77,7 @@ def change(turn: Turn, command: ChangeDrain) -> str:
         left = _left_seconds(turn, drain) + command.extend_seconds
         _set_deadline(turn, command.replica, left)
         extended = msgspec.structs.replace(drain, left_ms=int(left * 1000), at_unix_ms=turn.now.unix_ms)
-        words = f"drain extended by {command.extend_seconds:.0f} s, {left:.0f} s left"
+        words = f"drain extended by {duration(command.extend_seconds)}, {duration(left)} left"
         turn.record("drain.extended", words, by=command.by, replica=drain.replica, drain=extended)
     return ""
 

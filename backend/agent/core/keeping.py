@@ -10,6 +10,7 @@ import msgspec
 
 from backend.agent.core.turn import Turn
 from backend.contract.commands import ClaimKeeper, EndOperatorHold, ResignKeeper, SetOperatorHold
+from backend.contract.durations import duration
 from backend.contract.entities import KeeperLease, OperatorHold, operator_hold_key
 
 
@@ -26,7 +27,7 @@ def hold(turn: Turn, command: SetOperatorHold) -> None:
         left_ms=None if command.seconds is None else int(command.seconds * 1000),
     )
     _set_hold_deadline(turn, key, command.seconds)
-    lasts = "until it is released" if command.seconds is None else f"for {command.seconds:.0f} s"
+    lasts = "until it is released" if command.seconds is None else f"for {duration(command.seconds)}"
     words = f"{command.scope} {command.subject} is {command.kind} {lasts}{f': {command.why}' if command.why else ''}"
     turn.record(f"operator.{command.kind}", words, by=command.by, replica=_replica(held), operator_hold=held)
 
@@ -57,7 +58,7 @@ def claim(turn: Turn, command: ClaimKeeper) -> str:
     if lease is not None and lease.console != command.console:
         return (
             f"E_KEEPER: {lease.who} keeps this fleet with keeper_epoch {lease.keeper_epoch}; the lease at "
-            f"{turn.state.host} ends in {_left_seconds(turn):.0f} s unless it is renewed. Wait for that, or end "
+            f"{turn.state.host} ends in {duration(_left_seconds(turn))} unless it is renewed. Wait for that, or end "
             f"{lease.who}'s keeper."
         )
     if stored is not None and command.keeper_epoch <= stored.keeper_epoch:

@@ -24,6 +24,7 @@ from backend.agent.core.state import (
 )
 from backend.agent.core.stopping import begin_stop, dismiss, holds_of
 from backend.agent.core.turn import Turn
+from backend.contract.durations import duration
 from backend.contract.entities import (
     Exit,
     Hold,
@@ -184,7 +185,7 @@ def on_ended(turn: Turn, event: Ended) -> None:
     lived = (turn.now.unix_ms - shard.since_unix_ms) / 1000
     text = event.words
     if not stopped:
-        text += f" after {lived:.0f} s {shard.state}" + (f": {words}" if words != event.words else "")
+        text += f" after {duration(lived)} {shard.state}" + (f": {words}" if words != event.words else "")
     known = turn.state.entities.failing.get(shard.node_id)
     failing = None if stopped else failing_after(turn, shard.node_id, words)
     turn.record("exited", text, level="info" if stopped else "alarm", shard=moved, hold=device, failing=failing)
@@ -317,7 +318,7 @@ def _phase(turn: Turn, shard: Shard, seen: PhaseSeen) -> None:
 
 def _proven(turn: Turn, shard: Shard, seen: Proven) -> None:
     state = shard_state(shard.state)
-    words = f"canary {seen.canary.seconds:.2f} s crossed every rank"
+    words = f"canary {duration(seen.canary.seconds)} crossed every rank"
     target = state if state is ShardState.DRAINING else ShardState.READY
     if target is None:
         return
@@ -333,7 +334,7 @@ def _canary(turn: Turn, shard: Shard, seen: CanarySeen) -> None:
     if before is not None and before.ok == seen.canary.ok:
         return
     kind, level = ("canary.answered", "info") if seen.canary.ok else ("unresponsive", "alarm")
-    words = seen.canary.words if not seen.canary.ok else f"canary answers again in {seen.canary.seconds:.2f} s"
+    words = seen.canary.words if not seen.canary.ok else f"canary answers again in {duration(seen.canary.seconds)}"
     turn.record(kind, words, level=level, shard=_with(shard, canary=seen.canary, words=words))
 
 

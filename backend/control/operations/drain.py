@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.commands import ChangeDrain, StartDrain
+from backend.contract.durations import duration
 from backend.contract.entities import Drain
 from backend.contract.naming import said_by
 from backend.contract.states import TERMINAL, HostState
@@ -45,7 +46,7 @@ def _leader_first(targets: tuple[Target, ...]) -> list[HostId]:
 
 def _start_words(conduct: Conduct) -> str:
     options = conduct.operation.options
-    return f"draining for at most {float(options['deadline_seconds']):.0f} s, then {options['at_deadline']}"
+    return f"draining for at most {duration(float(options['deadline_seconds']))}, then {options['at_deadline']}"
 
 
 async def _start(conduct: Conduct, hosts: list[HostId]) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from backend.contract.commands import Capacities, Check, Expect, Load, ReadLog, Reserve
+from backend.contract.durations import duration
 from backend.contract.entities import Shard
 from backend.contract.findings import Finding, has_refusal, refuse
 from backend.contract.frames import FrameError, convert
@@ -190,7 +191,7 @@ async def _see_up(conduct: Conduct, plan: Plan, outcomes: dict[PlannedShard, Out
         return await _take_back(conduct, plan, outcomes, bad, FAILED)
     if late := _not_up(conduct.reach.state, plan):
         listed = "; ".join(f"rank {shard.rank} on {shard.host}: {said}" for shard, said in late.items())
-        words = f"its canary was answered, and not every rank says within {READY_SECONDS:g} s that it is ready"
+        words = f"its canary was answered, and not every rank says within {duration(READY_SECONDS)} that it is ready"
         return conduct.end(UNKNOWN, f"{words}: {listed}. It is left running; look with: ringtop ls shards")
     endpoint = next((outcomes[shard].value.get("endpoint", "") for shard in plan.shards if shard.rank == 0), "")
     return conduct.end(DONE, f"{plan.replica} is ready at generation {plan.load_generation}, {endpoint}".rstrip(", "))
@@ -263,8 +264,8 @@ async def _load_shard(conduct: Conduct, plan: Plan, shard: PlannedShard) -> Outc
 def load_limit(plan: Plan) -> tuple[float, str]:
     """The longest that one rank's LOAD may stay unanswered, in seconds, and the formula of that in words."""
     seconds = sum(phase.seconds for phase in plan.phases) + SLACK_SECONDS
-    terms = [f"{phase.phase} {phase.seconds:g} s ({phase.formula})" for phase in plan.phases]
-    return seconds, " + ".join([*terms, f"{SLACK_SECONDS:g} s on the way"])
+    terms = [f"{phase.phase} {duration(phase.seconds)} ({phase.formula})" for phase in plan.phases]
+    return seconds, " + ".join([*terms, f"{duration(SLACK_SECONDS)} on the way"])
 
 
 def phase_seen(state: FleetState, planned: PlannedShard) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.commands import BeginResident, EndResident, MoveResidentJournal
+from backend.contract.durations import duration
 from backend.contract.residents import FolderCount, ResidentLook, move_by_hand
 from backend.contract.words import counted
 from backend.control import recovery_document as document
@@ -34,8 +35,8 @@ async def end(recovery: Recovery) -> str:
     if ours.intersection(last.alive):
         raise Halted(
             FAILED,
-            f"{', '.join(ours)} still runs {recovery.patience:g} s after it was asked to end; expected: gone. Look why "
-            f"on {recovery.host}. Do not KILL it: its stages may stay behind.",
+            f"{', '.join(ours)} still runs {duration(recovery.patience)} after it was asked to end; expected: gone. "
+            f"Look why on {recovery.host}. Do not KILL it: its stages may stay behind.",
         )
     if last.alive:
         pids = " ".join(each.partition(":")[0] for each in last.alive)
@@ -73,8 +74,8 @@ async def port(recovery: Recovery) -> str:
         who = f" by {last.life}" if last.life else ""
         raise Halted(
             FAILED,
-            f"port {last.port} is taken{who} {recovery.patience:g} s after the p4 agent ended; expected: free. See who "
-            f"listens there, and whether a service manager started it again: ss -ltnp 'sport = :{last.port}'.",
+            f"port {last.port} is taken{who} {duration(recovery.patience)} after the p4 agent ended; expected: free. "
+            f"See who listens there, and whether a service manager started it again: ss -ltnp 'sport = :{last.port}'.",
         )
     return f"port {last.port} is free"
 
@@ -86,7 +87,7 @@ async def memory(recovery: Recovery) -> str:
     if not held:
         raise Halted(
             FAILED,
-            f"device memory is not back {recovery.patience:g} s after the stages ended: "
+            f"device memory is not back {duration(recovery.patience)} after the stages ended: "
             f"{'; '.join(_short(last, floors))}. See what holds it (nvidia-smi, rocm-smi); an orphan of a stage does.",
         )
     back = "; ".join(f"{device.name} {device.free} bytes free" for device in last.devices if device.name != "CPU")
@@ -218,11 +219,11 @@ def _is_fresh(look: ResidentLook, old: str) -> bool:
 
 def _not_up(look: ResidentLook, old: str, patience: float) -> str:
     if not look.life:
-        return f"the p4 agent does not come up within {patience:g} s: {look.silence or 'no process of it runs'}."
+        return f"the p4 agent does not come up within {duration(patience)}: {look.silence or 'no process of it runs'}."
     if look.life == old:
         return f"the p4 agent is still {old}; expected another life of it."
     if look.silence:
-        return f"{look.life} runs and does not answer within {patience:g} s: {look.silence}."
+        return f"{look.life} runs and does not answer within {duration(patience)}: {look.silence}."
     return (
         f"{look.life} holds {look.sockets} socket descriptors, {look.hidden} hidden, right after its start; expected "
         f"at most {FRESH_SOCKETS} and none hidden."

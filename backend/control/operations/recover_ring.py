@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend.contract.commands import RestartBridge, TestReplica
+from backend.contract.durations import duration
 from backend.contract.plans import Plan
 from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import HostId, ReplicaId, counted, node_id
@@ -122,8 +123,8 @@ async def _settled(recovery: Recovery, stake: AtStake) -> None:
     if not await reach.until(lambda state: not _unsettled(state, stake), recovery.patience):
         raise Halted(
             FAILED,
-            f"{'; '.join(_unsettled(reach.state, stake))}, {recovery.patience:g} s after {stake.replica} was unloaded; "
-            "expected: its p4 agent heard, and no stage of it.",
+            f"{'; '.join(_unsettled(reach.state, stake))}, {duration(recovery.patience)} after {stake.replica} was "
+            "unloaded; expected: its p4 agent heard, and no stage of it.",
         )
 
 
@@ -221,7 +222,7 @@ async def prompt(recovery: Recovery) -> str:
                 f"a prompt through {replica} brought {tokens if tokens is not None else 'no'} tokens "
                 f"({outcome.words}); expected {ENOUGH_TOKENS} or more.",
             )
-        words.append(f"{replica} answered with {tokens} tokens in {outcome.value.get('seconds', 0):.1f} s")
+        words.append(f"{replica} answered with {tokens} tokens in {duration(outcome.value.get('seconds', 0))}")
     return "; ".join(words) or "no ring was loaded, so there is none to ask"
 
 

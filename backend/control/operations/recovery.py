@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from backend.contract.commands import Command, Expect, LookAtResident
+from backend.contract.durations import duration
 from backend.contract.entities import Result
 from backend.contract.frames import FrameError, convert
 from backend.contract.residents import ResidentLook
@@ -134,7 +135,7 @@ class Recovery:
         self.conduct.step(name, BY_HAND, words)
         seen, held = await self.until(holds, max(seconds, self.person_seconds))
         if not held:
-            raise Halted(REFUSED, f"{words}. It was not done within {max(seconds, self.person_seconds):g} s.")
+            raise Halted(REFUSED, f"{words}. It was not done within {duration(max(seconds, self.person_seconds))}.")
         return seen
 
 

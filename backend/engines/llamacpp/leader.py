@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from backend.contract.durations import duration
 from backend.contract.findings import Finding, refuse
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState, shard_state
@@ -156,7 +157,7 @@ class LeaderDrive:
                 refuse(
                     "canary.failed",
                     self._subject,
-                    expected=f"one token through every rank within {limit:g} s",
+                    expected=f"one token through every rank within {duration(limit)}",
                     found=canary.words,
                     remedy="The model is loaded and does not answer. Read the logs of every rank, then load again.",
                 )
@@ -164,7 +165,9 @@ class LeaderDrive:
         buffers = buffers_by_rank(self._picture, self._plan)
         self._see(Proven(canary, endpoint_here(self._run), buffers))
         held = sum(buffer.weights + buffer.kv for buffer in buffers)
-        self._see(PhaseSeen(ShardState.READY, f"canary {canary.seconds:.3f} s through every rank; holds {mib(held)}"))
+        self._see(
+            PhaseSeen(ShardState.READY, f"canary {duration(canary.seconds)} through every rank; holds {mib(held)}")
+        )
 
     async def _prove_again(self, service: Service) -> None:
         """An adopted leader that was proven before: it keeps its route, and is proven again when it is idle.
@@ -178,7 +181,7 @@ class LeaderDrive:
             self._see(CanarySeen(canary))
         else:
             self._see(Proven(canary, endpoint_here(self._run), self._run.shard.buffers))
-            self._enter(ShardState.READY, f"adopted; canary {canary.seconds:.3f} s through every rank")
+            self._enter(ShardState.READY, f"adopted; canary {duration(canary.seconds)} through every rank")
 
     def _enter(self, state: ShardState, words: str) -> None:
         """Tell a phase, unless an adopted leader is known to be past it."""

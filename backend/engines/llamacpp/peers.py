@@ -7,6 +7,7 @@ import socket
 
 import msgspec
 
+from backend.contract.durations import duration
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import LinkSeen
 from backend.engines.llamacpp.placement import endpoint_of, workers_of
@@ -85,7 +86,7 @@ def busy_words(peers: tuple[Peer, ...], looks: tuple[SocketSeen | None, ...], *,
         if seen.retransmits >= CUT_RETRANSMITS:
             said.append(f"network to {peer.words}: {seen.retransmits} retransmissions without an answer")
         elif seen.waits_for_other_end and seen.sent_ms is not None and seen.sent_ms >= waited_ms:
-            said.append(f"{peer.words} has not answered for {seen.sent_ms / 1000:.1f} s")
+            said.append(f"{peer.words} has not answered for {duration(seen.sent_ms / 1000)}")
     return "; ".join(said)
 
 

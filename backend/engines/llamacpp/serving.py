@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from backend.contract.durations import duration
 from backend.contract.entities import Canary
 from backend.contract.plans import PlannedShard
 from backend.contract.reports import ClientSeen, Measurement
@@ -74,7 +75,7 @@ class Service:
             self._given_up = GivenUpCanary(canary_slot(self._run.plan))
         else:
             self._canaries += 1
-            canary = Canary(True, seconds, at, f"canary answered in {seconds:.3f} s")
+            canary = Canary(True, seconds, at, f"canary answered in {duration(seconds)}")
         self._canary = canary
         self._canary_due = time.monotonic() + (self._pace.canary_every if canary.ok else self._pace.canary_again)
         return canary
@@ -155,7 +156,7 @@ class Service:
         """What the counters and the sockets say of requests that do not get on, and of what is not known."""
         said = []
         if progress.stalled_seconds >= self._pace.stall:
-            said.append(f"requests in flight, and no decode for {progress.stalled_seconds:.0f} s")
+            said.append(f"requests in flight, and no decode for {duration(progress.stalled_seconds)}")
         if census.processing:
             said.append(busy_words(self._peers, self._looks, waited_ms=int(self._pace.stall * 1000)))
             if self._given_up is not None and self._given_up.task is None:
@@ -171,7 +172,7 @@ class Service:
         """The counters are unknown now; say for how long, and whom the sockets name."""
         if has_ended(self._run.pid):
             return  # the agent sees the exit; there is nothing to measure
-        words = f"metrics did not answer for {seconds:.0f} s ({error})"
+        words = f"metrics did not answer for {duration(seconds)} ({error})"
         blame = self._blame(waited_ms=int(self._pace.poll_deadline * 1000))
         self._see(self._measurement(None, None, words + (f"; {blame}" if blame else "")))
 

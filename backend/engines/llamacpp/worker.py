@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from backend.contract.durations import duration
 from backend.contract.findings import refuse
 from backend.contract.reports import Measurement
 from backend.contract.states import ShardState, shard_state
@@ -85,12 +86,12 @@ class Attachment:
         if self.state is not ShardState.CONNECTING:
             self._alone_since = now
             return self._enter(
-                ShardState.CONNECTING, f"its leader left; it is ended when none attaches within {self._grace:g} s"
+                ShardState.CONNECTING, f"its leader left; it is ended when none attaches within {duration(self._grace)}"
             )
         if self._alone_since is None or self._has_said_gone or now - self._alone_since < self._grace:
             return None
         self._has_said_gone = True
-        return LeaderGone(f"it had a leader, and has had none for {self._grace:g} s")
+        return LeaderGone(f"it had a leader, and has had none for {duration(self._grace)}")
 
     def _enter(self, state: ShardState, words: str) -> PhaseSeen:
         self.state = state

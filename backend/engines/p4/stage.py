@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from backend.contract.durations import duration
 from backend.contract.entities import Canary
 from backend.contract.findings import Finding
 from backend.contract.plans import PlannedShard
@@ -211,9 +212,9 @@ class Stage:
         try:
             done, files = await complete_counted(self._site, ring, session, prompt, tokens, patience)
         except OSError as error:
-            words = str(error) or f"nothing for {self._pace.canary:g} s"
+            words = str(error) or f"nothing for {duration(self._pace.canary)}"
             self._refuse(unanswered(self._subject, words))
-        words = f"canary answered in {time.monotonic() - began:.3f} s"
+        words = f"canary answered in {duration(time.monotonic() - began)}"
         if files is not None:
             words += f"; {done.tokens} tokens grew this host's p4 journal by {files} files"
         canary = Canary(True, done.seconds, at, words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from backend.contract.durations import duration
 from backend.contract.findings import Finding, refuse
 from backend.contract.models import ModelFacts
 from backend.contract.plans import Bound, PhaseBound, Plan, PlannedShard, Profile, Term
@@ -132,7 +133,7 @@ class ServingRules:
         return (
             PhaseBound("spawning", 30.0, "30 s from exec until the process is past its imports"),
             PhaseBound("connecting", 300.0, "300 s until every rank is at the rendezvous"),
-            PhaseBound("loading", seconds, f"{seconds:.0f} s, {self.ready_source}"),
+            PhaseBound("loading", seconds, f"{duration(seconds)}, {self.ready_source}"),
             PhaseBound("warming", 120.0, "120 s for graphs to be captured and one canary"),
         )
 

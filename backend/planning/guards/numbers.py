@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backend.contract.durations import duration
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.plans import Plan
 from backend.contract.reports import HostReport
@@ -77,7 +78,8 @@ def clock_off(situation: Situation) -> Iterator[Finding]:
             "clock.off",
             "this machine",
             expected=f"at most {CLOCK_LIMIT_MS // 60_000} minutes off the agents' median clock",
-            found=f"{abs(median) / 1000:.0f} s {behind} the median of {len(situation.fleet.clock_offsets_ms)} agents",
+            found=f"{duration(abs(median) / 1000)} {behind} the median of "
+            f"{len(situation.fleet.clock_offsets_ms)} agents",
             remedy="A load generation minted now would be wrong for everybody. Set this machine's clock.",
         )
 
@@ -93,7 +95,7 @@ def clock_offset(situation: Situation) -> Iterator[Finding]:
                 "clock.offset",
                 report.host,
                 expected="a clock like the other agents'",
-                found=f"{abs(offset - median) / 1000:.1f} s {side} the agents' median",
+                found=f"{duration(abs(offset - median) / 1000)} {side} the agents' median",
                 remedy="Times of its journal will not line up with the others'. Set its clock.",
             )
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from backend.contract.entities import Entities, Hold, hold_key
-from backend.contract.reports import ForeignProcess, Illness
+from backend.contract.entities import Entities, Hold, ProcessIdentity, hold_key
+from backend.contract.reports import DeviceFacts, ForeignProcess, Illness
 from backend.contract.words import HostId, LoadGeneration, NodeId, Port, UnixMs
 from backend.control.views import HostView
 from console.render.cells import Look, line_text, text_lines
@@ -50,6 +50,13 @@ def test_a_healthy_host_has_nothing_to_say() -> None:
     assert not [line for line in page(a_host()) if "foreign" in line or "hold" in line]
 
 
+def test_what_a_host_has_free_is_no_more_than_its_agent_may_promise() -> None:
+    capped = DeviceFacts(name="CPU", uuid="", kind="cpu", total=4 << 30, free=22 << 30, committed=1 << 30)
+    view = a_host(devices=(capped,))
+    assert row(view).split()[4] == "3.0G"
+    assert "device CPU  cpu  room for 3.0G of 4.0G, 1.0G promised, 22.0G free now" in page(view)
+
+
 def test_an_illness_is_told_in_the_table_and_on_the_page() -> None:
     view = a_host(illnesses=(SLOW,))
     assert row(view).rstrip().endswith("journal slow: a sync of the journal takes 3.0 s")
@@ -77,6 +84,18 @@ def test_foreign_engines_are_counted_in_the_table_and_described_on_the_page() ->
     assert "foreign llama-server  process 4711 of bob, started 2 min ago  port 18007  2.0G  /models/big.gguf" in page(
         view
     )
+
+
+def test_what_another_agent_of_the_same_machine_runs_is_not_foreign() -> None:
+    ours = w.shard(rank=2, host="gpu-b", identity=ProcessIdentity(STRANGER.pid, 81_234, "b", "n-1"))
+    runs = msgspec.structs.replace(w.host("gpu-b"), entities=Entities(shards={ours.node_id: ours}))
+    state = w.fleet(hosts={HostId("gpu-a"): a_host(foreign=(STRANGER,)), HostId("gpu-b"): runs})
+    assert "foreign" not in text_lines(host_table(state, LOOK), 200)[1]
+    assert not [line for line in host_page(state, "gpu-a", LOOK) if "foreign" in line_text(line)]
+    elsewhere = msgspec.structs.replace(ours, identity=ProcessIdentity(STRANGER.pid, 81_234, "other boot", "n-1"))
+    runs = msgspec.structs.replace(runs, entities=Entities(shards={ours.node_id: elsewhere}))
+    state = w.fleet(hosts={HostId("gpu-a"): a_host(foreign=(STRANGER,)), HostId("gpu-b"): runs})
+    assert "1 foreign engine" in text_lines(host_table(state, LOOK), 200)[1]
 
 
 def test_what_is_unknown_of_a_foreign_engine_is_a_question_mark() -> None:

@@ -17,8 +17,8 @@ from backend.contract.states import HostState, ReplicaState
 from backend.contract.words import HostId, NodeGeneration, NodeId, UnixMs
 from backend.control.views import FleetState
 from console.actions import Selection
-from console.render.bars import banner_words, footer_line, header_line, rule_line
-from console.render.cells import Line, Look, Table, line_text, text_lines
+from console.render.bars import banner_words, footer_line, header_line, message_lines, rule_line
+from console.render.cells import Line, Look, Table, broken, line_text, text_lines
 from console.render.details import shard_page
 from console.render.drain import before_lines, live_lines
 from console.render.drift import drift_lines, one_drift
@@ -31,6 +31,7 @@ from console.render.plan import plan_lines
 from console.render.replicas import replica_table
 from console.render.ring import ring_lines
 from console.render.shards import shard_table
+from console.render.trouble import trouble_lines
 from console.safe_text import width_of
 from tests.console import worlds as w
 
@@ -120,6 +121,13 @@ def test_a_silent_host_says_why_and_what_it_has_is_unknown() -> None:
     assert row.split()[2:5] == ["?", "?", "?"]
 
 
+def test_what_a_silent_host_had_is_old_and_says_so() -> None:
+    silent = w.host("gpu-a", HostState.UNREACHABLE, words="timed out", heard_at=w.NOW - 70)
+    (row,) = host_table(w.fleet(hosts={HostId("gpu-a"): silent}), LOOK).rows
+    assert [each.style for each in row.cells[2:5]] == ["old", "old", "old"]
+    assert row.cells[-1].text == "timed out  1 min old"
+
+
 def test_a_clock_that_is_off_is_said() -> None:
     assert "+2.1 s" in _row(host_table(w.busy_fleet(), LOOK), "gpu-b")
 
@@ -130,6 +138,23 @@ def test_the_header_counts_hosts_drifts_and_names_the_context() -> None:
     assert width_of(text) == 80
     assert "READ-ONLY" in line_text(header_line(w.fleet(read_only=True), LOOK, 80))
     assert "connecting" in line_text(header_line(None, LOOK, 80))
+
+
+def test_a_header_that_is_full_gives_up_the_time_and_never_what_is_wrong() -> None:
+    full = msgspec.structs.replace(w.busy_fleet(), label="P" * 63, read_only=True, catalog_words="x")
+    text = line_text(header_line(full, LOOK, 80))
+    assert width_of(text) <= 80
+    for words in ("PPPP…", "2/3 hosts", "READ-ONLY", "1 running", "1 drift", "catalog fault"):
+        assert words in text
+    assert text.rstrip().endswith("live   12:04") is False
+    assert line_text(header_line(full, LOOK, 120)).endswith("live   12:04 ")
+
+
+def test_what_is_said_at_the_bottom_is_whole_up_to_three_lines() -> None:
+    words = "drain is not possible: there is no replica nobody here; there is: " + ", ".join(["glm-2"] * 8)
+    assert " ".join(line_text(each).strip() for each in message_lines(words, "message", LOOK, 80)) == words
+    long = [line_text(each) for each in message_lines(words * 9, "message", LOOK, 80)]
+    assert (len(long), long[-1][-1]) == (3, "…")
 
 
 def test_the_banner_comes_with_a_fault_and_with_a_backend_that_stands_still() -> None:
@@ -143,6 +168,7 @@ def test_the_footer_names_only_what_works_now_and_always_help_and_quit() -> None
     assert "D drain" in ready
     failed = line_text(footer_line(w.fleet(w.replica(state=ReplicaState.FAILED)), Selection(replica="tiny-1"), 80))
     assert "D drain" not in failed
+    assert "R reload" in failed, "the remedy is named where it is needed"
     for width in (30, 80):
         text = line_text(footer_line(w.fleet(w.replica()), Selection(replica="tiny-1"), width))
         assert "? help  q quit" in text
@@ -205,8 +231,10 @@ def test_a_ring_says_how_long_a_round_trip_takes_and_from_where_to_where_between
     far = LinkSeen(rank=2, local="192.168.0.6", remote="192.168.0.29", round_trip_us=432, owed_seconds=6.0)
     text = _text(ring_lines(w.fleet(w.replica(links=(near, far))), "tiny-1", LOOK, 100))
     assert "│   0.1 ms\n" in text
-    assert "│   0.43 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 6 s\n" in text
+    assert "│   0.4 ms  from rank 0  192.168.0.6 ─▶ 192.168.0.29\n             │   no answer for 6 s\n" in text
     assert "round trip ?" in _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 100))
+    slow = msgspec.structs.replace(far, round_trip_us=123_400)
+    assert "│   0.1 s  from" in _text(ring_lines(w.fleet(w.replica(links=(near, slow))), "tiny-1", LOOK, 100))
 
 
 def test_a_replica_that_serves_and_does_not_get_on_says_so_on_its_row_and_at_its_rank() -> None:
@@ -253,10 +281,22 @@ def test_a_ring_says_where_it_is_broken_and_closes_when_it_is_not() -> None:
     whole = _text(ring_lines(w.fleet(w.replica()), "tiny-1", LOOK, 80))
     assert "└─▶ client" in whole
     assert "broken" not in whole
+    headless = w.replica(shards=(w.shard_view(0, state="failed"), *w.replica().shards[1:]))
+    first = _text(ring_lines(w.fleet(headless), "tiny-1", LOOK, 80))
+    assert first.index("the ring is broken here: rank 0 on gpu-a is failed") < first.index("client ─▶ 0")
+    assert first.count("broken") == 1
     broken = _text(ring_lines(w.busy_fleet(), "glm-2", LOOK, 80))
     assert broken.index("1  gpu-a") < broken.index("the ring is broken here") < broken.index("2  gpu-b")
     missing = _text(ring_lines(w.fleet(w.replica(shards=())), "tiny-1", LOOK, 80))
     assert missing.count("no agent reports this rank") == 3
+
+
+def test_a_host_may_say_any_number_of_its_rank_and_the_ring_is_drawn() -> None:
+    odd = w.shard_view(2**40, world_size=2**40)
+    text = _text(ring_lines(w.fleet(w.replica(shards=(w.shard_view(0), odd), world_size=3)), "tiny-1", LOOK, 80))
+    assert str(2**40) in text
+    assert text.count("no agent reports this rank") == 2
+    assert ring_lines(w.fleet(w.replica(shards=(odd,), world_size=2**40)), "tiny-1", LOOK, 80)
 
 
 def test_drift_says_both_values_what_comes_of_it_and_what_to_do() -> None:
@@ -308,10 +348,35 @@ def test_operations_show_their_steps_and_quitting_says_what_goes_on() -> None:
 
 def test_journal_lines_keep_their_level_readable_without_colour() -> None:
     alarm = line_text(journal_cells(w.journal_line(level="alarm", kind="shard.exited"), LOOK))
-    assert alarm.startswith("12:04:31!!gpu-a")
+    assert alarm.startswith(" 12:04:31!!gpu-a")
     assert "exited" in alarm
-    assert line_text(journal_cells(w.journal_line(level="warn"), LOOK)).startswith("12:04:31! gpu-a")
+    assert line_text(journal_cells(w.journal_line(level="warn"), LOOK)).startswith(" 12:04:31! gpu-a")
     assert "shard.ready" in _text(journal_page([w.journal_line(by="alice")], LOOK, 80))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 9, 16, 33, 80])
+def test_no_width_of_a_terminal_is_too_small_to_be_drawn_on(width: int) -> None:
+    state = w.busy_fleet()
+    silent = w.host("gpu-z" * 12, HostState.LOST, words="silent for 95 s " * 9)
+    state = msgspec.structs.replace(state, hosts={**state.hosts, HostId("gpu-z"): silent})
+    assert header_line(state, LOOK, width)
+    assert trouble_lines(state, width, "…")
+    assert message_lines("many words " * 40 + "模" * 60, "message", LOOK, width)
+    assert footer_line(state, Selection(), width)
+    for view in state.replicas.values():
+        assert ring_lines(state, view.id, LOOK, width)
+        assert live_lines(view, view.id, LOOK, width)
+    assert plan_lines(w.plan(refused=True), state, LOOK, width, derivation=True)
+    assert drift_lines(state, LOOK, width)
+
+
+@pytest.mark.parametrize("width", [4, 10, 23])
+@pytest.mark.parametrize("text", ["--despite-silence of tiny-1/2", "模型模型模型 模型", "  indented", "x" * 60, ""])
+def test_a_text_is_broken_at_blanks_and_nothing_of_it_is_lost(width: int, text: str) -> None:
+    rows = broken(text, width, first=3)
+    assert max(map(width_of, rows)) <= width
+    assert "".join("".join(rows).split()) == "".join(text.split())
+    assert "--despite-silence" not in text or width < 17 or any("--despite-silence" in row for row in rows)
 
 
 def _everything(state: FleetState, look: Look) -> str:

@@ -7,7 +7,6 @@ from datetime import UTC
 import pytest
 
 from console.render.cells import Column, Look, Row, Table, cell, fit_columns, natural_widths, right, text_lines
-from console.render.drain import parse_deadline
 from console.render.journal import matcher
 from console.render.values import (
     age_note,
@@ -22,6 +21,7 @@ from console.render.values import (
     rate,
     size,
 )
+from console.spans import span_within
 
 LOOK = Look(zone=UTC, now=1000.0, now_ms=1_764_417_871_000)
 
@@ -44,12 +44,9 @@ def test_a_generation_is_short_where_width_is_short() -> None:
     assert generation(7, LOOK) == "7"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.41, "0.4 s"), (2, "2 s"), (41, "41 s"), (370, "6 min 10 s"), (60, "1 min"), (11_100, "3 h 05 min")],
-)
-def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+@pytest.mark.parametrize(("left", "words"), [(102_900, "1:42"), (-5, "0:00"), (7_200_000, "2:00:00")])
+def test_what_is_left_is_counted_down_in_hours_too(left: int, words: str) -> None:
+    assert countdown(left) == words
 
 
 def test_an_age_is_said_only_when_it_is_overdue_and_then_in_coarse_steps() -> None:
@@ -66,6 +63,14 @@ def test_a_wall_clock_time_of_any_number_is_shown_and_never_raises() -> None:
     assert clock(1_764_417_871_000, LOOK) == "12:04:31"
     assert clock(2**63, LOOK) == "??:??:??"
     assert clock(None, LOOK) == "--:--:--"
+
+
+def test_a_time_that_is_not_of_today_has_its_day_and_one_of_another_year_its_year() -> None:
+    day = 86_400_000
+    assert clock(LOOK.now_ms - day, LOOK) == "28 Nov 12:04:31"
+    assert clock(LOOK.now_ms + 3 * day, LOOK, seconds=False) == "2 Dec 12:04"
+    assert clock(LOOK.now_ms - 400 * day, LOOK, seconds=False) == "25 Oct 2024 12:04"
+    assert clock(LOOK.now_ms - day, Look(zone=UTC)) == "12:04:31", "nobody said what day it is"
 
 
 def test_equal_is_quiet_and_different_is_loud() -> None:
@@ -89,9 +94,15 @@ def test_a_table_as_text_aligns_and_says_when_it_is_empty() -> None:
     assert text_lines(Table(table.columns, (), "Nothing."), 80)[-1] == "Nothing."
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2:00", 120), ("90", 90), ("1:00:00", 3600), ("0", None), ("x", None)])
-def test_a_deadline_is_minutes_and_seconds(text: str, seconds: float | None) -> None:
-    assert parse_deadline(text) == seconds
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2:00", 120), ("90", 90), ("1:00:00", 3600), ("30m", 1800), ("30d", 2_592_000), ("0", None), ("x", None),
+     ("31d", None), ("999999:00:00", None), ("", None)],
+)  # fmt: skip
+def test_every_field_for_a_time_takes_the_same_words_and_no_more_than_thirty_days(
+    text: str, seconds: float | None
+) -> None:
+    assert span_within(text) == seconds
 
 
 def test_a_filter_wants_every_word_and_leaves_out_those_behind_a_mark() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
@@ -28,7 +30,7 @@ PROFILES = {"alone": Profile(ranks=1), "ring": Profile(ranks=2)}
 STRANGER = ForeignProcess(
     pid=4711,
     program="llama-server",
-    started_unix_ms=UnixMs(w.NOW_MS - 60_000),
+    started_unix_ms=UnixMs(time.time_ns() // 1_000_000),
     user="bob",
     ports=(Port(8080),),
     model="/models/tiny.gguf",

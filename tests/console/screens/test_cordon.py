@@ -90,4 +90,4 @@ async def test_without_a_host_and_for_one_that_is_not_there_it_says_why_not() ->
         await console.press("colon")
         await console.type("cordon gpu-z")
         await console.press("enter")
-        await console.see("gpu-z is no longer in this context")
+        await console.see("there is no host 'gpu-z'; known: gpu-a")

@@ -219,7 +219,7 @@ async def test_drain_or_cut_and_another_deadline_make_another_plan_and_take_the_
         await console.type("90")
         await console.see("Recover, once planned for that time (p)")
         await console.press("enter")
-        await console.see("takes over 90 s")
+        await console.see("takes over 1 min 30 s")
     assert [(each.leave, each.deadline_seconds) for each in door.planned] == [
         ("drain", 120.0),
         ("cut", 120.0),
@@ -288,6 +288,20 @@ async def test_a_silent_host_and_one_without_p4_say_why_not() -> None:
         await console.press("enter")
         await console.see("gpu-b has no p4 agent; expected [engines.p4]")
     assert door.submitted == []
+
+
+async def test_behind_the_command_stands_a_host_or_a_replica_and_any_other_name_is_said_to_be_neither() -> None:
+    door = RecoveryDoor()
+    async with running(door, (120, 40)) as console:
+        await console.press("colon")
+        await console.type("recover nobody")
+        await console.press("enter")
+        await console.see("recover is not possible: there is no host and no replica nobody here")
+        assert door.submitted == []
+        await console.press("colon")
+        await console.type("recover big-1")
+        await console.press("enter")
+        await console.see("recover big-1: the p4 agent of which host?")
 
 
 async def test_one_silent_host_is_shown_with_the_reason_beside_the_one_that_can() -> None:
