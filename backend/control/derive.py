@@ -18,6 +18,8 @@ from backend.control.recovering import GRACE_SECONDS
 from backend.control.views import HostView, ModelView, OperationView, ReplicaView, ShardView
 
 MEBIBYTE = 1_048_576
+MOST_RANKS = 4096
+"""More than any ring has. What claims more is shown with so many: nobody can list the ranks of a number gone wrong."""
 OPEN_STATES = ("running", "ownerless")
 _SERVING = ("ready", "draining")
 _ENDED = ("stopped", "failed")
@@ -129,8 +131,8 @@ def standing_generation(claims: list[_Claim]) -> LoadGeneration:
         heard = [claim for claim in by_generation[generation] if claim.state != "lost"]
         serves = any(claim.shard.rank == 0 and claim.shard.state in _SERVING for claim in heard)
         size = max(claim.shard.world_size for claim in by_generation[generation])
-        complete = {claim.shard.rank for claim in heard} >= set(range(size))
-        return serves, complete, generation
+        there = {claim.shard.rank for claim in heard if 0 <= claim.shard.rank < size}
+        return serves, len(there) == size, generation
 
     return max(by_generation, key=standing)
 
@@ -174,6 +176,10 @@ def _plan_of(generation: LoadGeneration, parts: list[Part], operations: list[Ope
 
 
 def _world_size(plan: Plan | None, claims: list[_Claim], models: dict[str, ModelView]) -> int:
+    return min(_said_size(plan, claims, models), MOST_RANKS)
+
+
+def _said_size(plan: Plan | None, claims: list[_Claim], models: dict[str, ModelView]) -> int:
     if plan is not None:
         return plan.profile.ranks
     for claim in claims:

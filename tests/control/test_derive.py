@@ -364,6 +364,14 @@ def test_a_console_that_was_slow_to_hear_a_host_calls_its_clock_neither_wrong_no
     assert [drift.subject for drift in folded(slow, quick).state.drifts] == [B]
 
 
+@pytest.mark.parametrize("size", [2**40, 2**64 - 1])
+def test_a_world_size_gone_wrong_holds_no_console_up(size: int) -> None:
+    wild = a_shard(1, world_size=size, model="nobody-knows")
+    view = replica_of(up(report_of(A, entities_of(wild))))
+    assert (view.world_size, view.ranks_ready, len(view.missing)) == (4096, 1, 4095)
+    assert view.words == "ranks 0, 2-4095: no host has reported it"
+
+
 # --- operations, drains, bounds, drifts ---------------------------------------------------------------------------
 
 
