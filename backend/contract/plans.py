@@ -22,6 +22,10 @@ from backend.contract.words import (
 )
 
 
+MAX_RANKS = 512
+"""The largest world size of a profile; no ring is shown larger, whatever a host claims."""
+
+
 class Term(msgspec.Struct, frozen=True):
     """One term of a derivation: what it is called, its value and unit, and the formula or fact it comes from.
 
@@ -107,8 +111,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             check_u64(name, getattr(self, name), least=1)
         for name in ("ranks_per_host", "memory", "cpu_cores", "power", "weight"):
             check_u64(name, getattr(self, name))
-        if self.ranks > 512:
-            raise ValueError(f"ranks is {self.ranks}, more than 512")
+        if self.ranks > MAX_RANKS:
+            raise ValueError(f"ranks is {self.ranks}, more than {MAX_RANKS}")
         for count in self.split:
             check_u64("split", count, least=1)
         if self.port is not None:

@@ -10,7 +10,7 @@ import msgspec
 
 from backend.contract.entities import Buffers, Drain, Shard, TakenOver
 from backend.contract.naming import ranks_together
-from backend.contract.plans import Plan
+from backend.contract.plans import MAX_RANKS, Plan
 from backend.contract.states import HostState, ReplicaState, ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, ReplicaId
 from backend.control.holdings import Part
@@ -18,8 +18,6 @@ from backend.control.recovering import GRACE_SECONDS
 from backend.control.views import HostView, ModelView, OperationView, ReplicaView, ShardView
 
 MEBIBYTE = 1_048_576
-MOST_RANKS = 4096
-"""More than any ring has. What claims more is shown with so many: nobody can list the ranks of a number gone wrong."""
 OPEN_STATES = ("running", "ownerless")
 _SERVING = ("ready", "draining")
 _ENDED = ("stopped", "failed")
@@ -176,10 +174,6 @@ def _plan_of(generation: LoadGeneration, parts: list[Part], operations: list[Ope
 
 
 def _world_size(plan: Plan | None, claims: list[_Claim], models: dict[str, ModelView]) -> int:
-    return min(_said_size(plan, claims, models), MOST_RANKS)
-
-
-def _said_size(plan: Plan | None, claims: list[_Claim], models: dict[str, ModelView]) -> int:
     if plan is not None:
         return plan.profile.ranks
     for claim in claims:
@@ -187,7 +181,7 @@ def _said_size(plan: Plan | None, claims: list[_Claim], models: dict[str, ModelV
         profile = model.profiles.get(claim.shard.profile_name) if model else None
         if profile is not None:
             return profile.ranks
-    return max(1, *(claim.shard.world_size for claim in claims))
+    return min(MAX_RANKS, max(1, *(claim.shard.world_size for claim in claims)))
 
 
 def _absence(rank: int, plan: Plan | None, parts: list[Part]) -> tuple[bool, str]:
