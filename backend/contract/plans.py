@@ -21,7 +21,6 @@ from backend.contract.words import (
     UnixMs,
 )
 
-
 MAX_RANKS = 512
 """The largest world size of a profile; no ring is shown larger, whatever a host claims."""
 
