@@ -8,23 +8,27 @@ import msgspec
 
 from backend.contract.durations import duration
 from backend.contract.entities import Shard
-from backend.contract.naming import ranks_together
+from backend.contract.naming import few_of, ranks_together
 from backend.contract.states import TERMINAL, HostState
 from backend.contract.words import NodeId, counted
 from backend.control.adoption_document import Decision
 from backend.control.derive import OPEN_STATES, find_model
-from backend.control.views import FleetState, HostView, OperationView, ReplicaView
+from backend.control.views import Drift, FleetState, HostView, OperationView, ReplicaView
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What the ledger says, looked up once: open operations by replica, and who stopped a shard of a generation."""
+    """What the ledger and the drift lens say, looked up once.
+
+    Open operations by replica, who stopped a shard of a generation, and the open drifts of the catalog by replica.
+    """
 
     opened: dict[str, list[OperationView]]
     stopped: dict[tuple[NodeId, int], OperationView]
+    drifts: dict[str, list[Drift]]
 
 
 def read_record(state: FleetState) -> Record:
-    """The ledger as the decisions ask it."""
+    """The ledger and the drifts as the decisions ask them."""
     opened: dict[str, list[OperationView]] = {}
     stopped: dict[tuple[NodeId, int], OperationView] = {}
     for operation in state.operations.values():
@@ -32,7 +36,11 @@ def read_record(state: FleetState) -> Record:
             opened.setdefault(operation.subject, []).append(operation)
         elif operation.kind in ("unload", "drain") and operation.state == "succeeded":
             stopped.update(((target.node_id, int(target.node_generation)), operation) for target in operation.targets)
-    return Record(opened, stopped)
+    drifts: dict[str, list[Drift]] = {}
+    for drift in state.drifts:
+        if drift.is_open and drift.what in ("catalog", "profile changed"):
+            drifts.setdefault(drift.subject, []).append(drift)
+    return Record(opened, stopped, drifts)
 
 
 def replica_decisions(view: ReplicaView, state: FleetState, record: Record) -> Iterator[Decision]:
@@ -48,7 +56,7 @@ def replica_decisions(view: ReplicaView, state: FleetState, record: Record) -> I
     yield from _denied(view)
     yield from _revived(live, record)
     yield from (Decision("warn", str(view.id), f"{words}; it is not counted", 1) for words in view.oddities)
-    yield from _drifted(view, state)
+    yield from _drifted(view, record)
 
 
 def _known_words(view: ReplicaView, state: FleetState) -> str:
@@ -127,11 +135,10 @@ def _revived(live: list[Shard], record: Record) -> Iterator[Decision]:
             yield Decision("revive", str(shard.node_id), words, 8, str(shard.host))
 
 
-def _drifted(view: ReplicaView, state: FleetState) -> Iterator[Decision]:
-    for drift in state.drifts:
-        if drift.is_open and drift.subject == view.id and drift.what in ("catalog", "profile changed"):
-            words = f"catalog drift: {drift.one_source} {drift.one}, {drift.other_source} {drift.other}"
-            yield Decision("warn", str(view.id), f"{words}. {drift.remedy}", 9)
+def _drifted(view: ReplicaView, record: Record) -> Iterator[Decision]:
+    for drift in record.drifts.get(view.id, ()):
+        words = f"catalog drift: {drift.one_source} {drift.one}, {drift.other_source} {drift.other}"
+        yield Decision("warn", str(view.id), f"{words}. {drift.remedy}", 9)
 
 
 def unwanted_decisions(kind: str, host: HostView, shard: Shard, state: FleetState) -> Iterator[Decision]:
@@ -146,8 +153,8 @@ def unwanted_decisions(kind: str, host: HostView, shard: Shard, state: FleetStat
         yield Decision("stray", str(shard.node_id), words, 3, str(host.host))
     else:
         words = (
-            f"{shard.model}:{shard.profile_name} is neither in the catalog ({', '.join(sorted(state.models))}) nor in "
-            f"a load record{silent}"
+            f"{shard.model}:{shard.profile_name} is neither in the catalog ({few_of(sorted(state.models))}) nor in a "
+            f"load record{silent}"
         )
         yield Decision("unclaimed", str(shard.node_id), words, 9, str(host.host))
     ports = ", ".join(map(str, shard.ports))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from backend.contract.numbers import BadValue
 from backend.contract.words import OpId
 from backend.control.asking import Asking
@@ -13,7 +15,7 @@ from backend.control.drift_answers import acknowledge_drift, reopen_drift
 from backend.control.exit_codes import DONE, REFUSED, UNREACHABLE
 from backend.control.foreign_adopting import adopt_foreign, plan_foreign
 from backend.control.keeper_answers import claim_keeping, hold_subject, resign_keeping, resume_subject
-from backend.control.ownerless import Ownerless, as_value, rebuilt_words
+from backend.control.ownerless import Ownerless
 from backend.control.plan_answers import PlanAnswers
 from backend.control.questions import ask_journal, change_drain, read_log, try_prompt
 from backend.control.reach import Reach
@@ -166,7 +168,13 @@ class Answering:
         return Answer(op_id=op_id, request="SettleOperation", done=True, words=found.words, value=value)
 
     async def _rebuild(self, op_id: OpId) -> Answer:
-        written, silent = await self._ownerless.rebuild()
-        words, value = rebuilt_words(written, silent), as_value(written, silent)
-        code = UNREACHABLE if silent else DONE
-        return Answer(op_id=op_id, request="RebuildLedger", done=True, exit_code=code, words=words, value=value)
+        restored = await self._ownerless.rebuild()
+        value = {
+            "rebuilt": msgspec.to_builtins(restored.written),
+            "silent": list(restored.silent),
+            "elsewhere": list(restored.elsewhere),
+        }
+        code = UNREACHABLE if restored.silent else DONE
+        return Answer(
+            op_id=op_id, request="RebuildLedger", done=True, exit_code=code, words=restored.words, value=value
+        )

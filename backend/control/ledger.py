@@ -132,6 +132,11 @@ def new_op_id(kind: str, unix_ms: int) -> OpId:
     return OpId(f"{kind}-{unix_ms}-{os.urandom(2).hex()}")
 
 
+def console_of(op_id: OpId) -> str:
+    """The name under which the process of an operation is known at the agents."""
+    return f"operation-{op_id}"
+
+
 def create(folder: Path, operation: Operation) -> LedgerWriter:
     """Write a new operation's file, synced, locked and in place. FileExistsError when the id is taken."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,8 +7,6 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 
-import msgspec
-
 from backend.contract.states import HostState
 from backend.contract.words import OpId
 from backend.control.cannot_answer import CannotAnswer
@@ -20,7 +18,7 @@ from backend.control.operations.recovery import APPROVED
 from backend.control.operations.settle import Conclusion, conclude
 from backend.control.operations.spawning import spawn_operation
 from backend.control.reach import Reach
-from backend.control.rebuilding import Rebuilt, find_lost, rebuild
+from backend.control.rebuilding import Restored, find_lost, is_run_elsewhere, rebuild
 from backend.control.recovery_document import CENSUS
 from backend.control.requests import ResumeOperation
 from backend.control.views import OperationView
@@ -110,18 +108,21 @@ class Ownerless:
             )
             writer.append(end)
 
-    async def rebuild(self) -> tuple[tuple[Rebuilt, ...], tuple[str, ...]]:
-        """Write an entry for every load without one; returns them, and the hosts that could not be asked."""
+    async def rebuild(self) -> Restored:
+        """Write an entry for every load without one, but for those that somebody runs from elsewhere."""
         await self._reach.settle()
         state = self._reach.state
         silent = tuple(name for name, view in state.hosts.items() if view.state is not HostState.LIVE)
         folder = self._context.ledger_folder
         try:
             lost = await asyncio.to_thread(find_lost, state, folder)
-            written = [await asyncio.to_thread(rebuild, each, state, folder) for each in lost]
+            elsewhere = tuple(each.op_id for each in lost if is_run_elsewhere(each, state))
+            written = [
+                await asyncio.to_thread(rebuild, each, state, folder) for each in lost if each.op_id not in elsewhere
+            ]
         except (OSError, LedgerError) as error:
             raise CannotAnswer(REFUSED, f"the ledger in {folder} cannot be written: {error}") from error
-        return tuple(written), silent
+        return Restored(tuple(written), silent, elsewhere)
 
     async def _ownerless(self, op_id: OpId, done: str, also: tuple[str, ...] = ()) -> OperationView:
         """The operation as its file tells it now."""
@@ -154,14 +155,3 @@ class Ownerless:
             raise CannotAnswer(REFUSED, str(error)) from error
         except OSError as error:
             raise CannotAnswer(FAILED, f"{op_id} is still without an owner: {error}. Try again.") from error
-
-
-def rebuilt_words(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> str:
-    """What a rebuild did, in one line."""
-    words = f"{len(written)} written anew" if written else "nothing to do: every load record has its ledger"
-    return f"{words}; not asked: {', '.join(silent)}" if silent else words
-
-
-def as_value(written: tuple[Rebuilt, ...], silent: tuple[str, ...]) -> dict[str, object]:
-    """A rebuild for programs."""
-    return {"rebuilt": msgspec.to_builtins(written), "silent": list(silent)}

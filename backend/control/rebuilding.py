@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from backend.contract.entities import LoadRecord
+from backend.contract.naming import few_of
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
-from backend.control.ledger import ENDED, Operation, Step, create, ledger_path, set_aside
+from backend.control.ledger import ENDED, Operation, Step, console_of, create, ledger_path, set_aside
 from backend.control.ledger_views import read_operation, view_of
 from backend.control.operations.load import targets_of
 from backend.control.operations.settle import conclude
@@ -30,6 +31,26 @@ class Rebuilt(msgspec.Struct, frozen=True):
     subject: str
     state: str
     words: str
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a rebuild did: which hosts were not asked, and which loads have a living process elsewhere."""
+
+    written: tuple[Rebuilt, ...]
+    silent: tuple[HostId, ...]
+    elsewhere: tuple[OpId, ...]
+
+    @property
+    def words(self) -> str:
+        """In one line."""
+        parts = [f"{len(self.written)} written anew"]
+        if self.elsewhere:
+            parts.append(f"left alone, as its process is connected from elsewhere: {few_of(self.elsewhere)}")
+        elif not self.written:
+            parts = ["nothing to do: every load record has its ledger"]
+        if self.silent:
+            parts.append(f"not asked: {few_of(self.silent)}")
+        return "; ".join(parts)
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -55,6 +76,12 @@ def find_lost(state: FleetState, folder: Path) -> tuple[Lost, ...]:
         if _is_unreadable(ledger_path(folder, op_id))
     ]
     return tuple(sorted(lost, key=lambda each: (each.record.at_unix_ms, each.op_id)))
+
+
+def is_run_elsewhere(lost: Lost, state: FleetState) -> bool:
+    """Its process is connected to an agent: it has a ledger of its own in another home, and must not be run twice."""
+    console = console_of(lost.op_id)
+    return any(each.console == console for view in state.hosts.values() for each in view.present)
 
 
 def operation_of(record: LoadRecord) -> OpId:

@@ -41,7 +41,7 @@ from backend.contract.entities import Change, Drain, Entities, Exit, JournalReco
 from backend.contract.envelopes import SUBPROTOCOL, command_type, decode_command, encode, event_envelope
 from backend.contract.events import Answered, Event, Heartbeat, JournalBatch, Refused, Reported, Subscribed, Welcome
 from backend.contract.frames import tree_of
-from backend.contract.reports import EngineFacts
+from backend.contract.reports import EngineFacts, Presence
 from backend.contract.words import HostId, NodeId, OpId, ReplicaId, UnixMs
 from tests.control.factories import RELEASE, a_leader, a_shard, facts_of, report_of
 
@@ -74,6 +74,7 @@ class StandInAgent:
         self.rules: dict[str, Answerer] = {}
         self.connections: list[ServerConnection] = []
         self.connected = 0
+        self.present: tuple[Presence, ...] = ()
         self.refuses_cursors = False
         self.refuses_status = False
         self._server: Server | None = None
@@ -193,7 +194,7 @@ class StandInAgent:
     async def _greet(self, connection: ServerConnection, hello: Hello) -> None:
         engine = EngineFacts(engine="llamacpp", folder="", release=RELEASE, devices=("CPU",))
         facts = msgspec.structs.replace(facts_of(self.says_host), engines=(engine,))
-        report = report_of(self.says_host, self.entities, seq=len(self.journal), facts=facts)
+        report = report_of(self.says_host, self.entities, seq=len(self.journal), facts=facts, present=self.present)
         welcome = Welcome(
             host=self.says_host,
             agent_epoch=report.agent_epoch,

@@ -18,6 +18,7 @@ from backend.api import (
 )
 from backend.contract.commands import ChangeDrain, Reserve, Unload
 from backend.contract.entities import Drain, Entities, LoadRecord, OpenOperation
+from backend.contract.reports import Presence
 from backend.contract.states import HostState
 from backend.contract.words import HostId, OpId, UnixMs
 from backend.control.acknowledgements import FILE, AcknowledgementReader
@@ -278,6 +279,21 @@ async def test_a_lost_ledger_is_rebuilt_from_the_load_records_and_says_what_is_u
     assert any(line.startswith("unknown:") for line in view.steps[0].lines)
     again = await console.answer(RebuildLedger())
     assert again.words == "nothing to do: every load record has its ledger"
+
+
+async def test_a_load_whose_process_lives_in_another_home_is_not_written_here_for_somebody_to_run_it_twice(
+    world: World, console: Console
+) -> None:
+    world.b.present = (Presence(who="bob", console=f"operation-{OP}", since_unix_ms=UnixMs(7)),)
+    world.b.connections[0].transport.abort()
+    record = LoadRecord(OpId(f"{OP}-reserve-host-b"), "bob", a_plan(), UnixMs(7))
+    await world.b.record("loading", shard=a_shard(2, "loading"), load=record)
+    await wait_for(lambda: console.backend.state().hosts[HostId("host-b")].present == world.b.present)
+    await wait_for(lambda: REPLICA in console.backend.state().replicas)
+    answer = await console.answer(RebuildLedger())
+    assert (answer.exit_code, answer.value["elsewhere"]) == (0, [OP])
+    assert answer.words == f"0 written anew; left alone, as its process is connected from elsewhere: {OP}"
+    assert not ledger_path(world.context.ledger_folder, OP).exists()
 
 
 async def test_a_rebuilt_load_that_still_moves_is_ownerless_and_can_be_rolled_back(

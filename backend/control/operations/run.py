@@ -10,7 +10,7 @@ from backend.contract.naming import no_such
 from backend.contract.words import OpId
 from backend.control.contexts import Context
 from backend.control.exit_codes import REFUSED, UNKNOWN
-from backend.control.ledger import ENDED, LedgerWriter, reopen
+from backend.control.ledger import ENDED, LedgerWriter, console_of, reopen
 from backend.control.link_ends import LinkSettings
 from backend.control.operations.adopt import adopt
 from backend.control.operations.conduct import Conduct
@@ -63,7 +63,7 @@ async def _run(context: Context, writer: LedgerWriter) -> int:
     reach = Reach(
         context,
         sorted(hosts & context.hosts.keys()),
-        console=f"operation-{operation.op_id}",
+        console=console_of(operation.op_id),
         who=operation.by,
         settings=LinkSettings(tail=64),
     )
