@@ -50,7 +50,7 @@ from backend.agent.journal_home import accept_unknown, fork_damaged, open_journa
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import Recording, words_of
 from backend.agent.tending import Tending
-from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
+from backend.contract.entities import JournalRecord, LoadRecord, Shard
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
@@ -104,8 +104,7 @@ class AgentDaemon:
         self.host = config.host
         self.journal = journal
         self.agent_epoch = uuid4().hex
-        self.durable = journal.entities
-        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.core = initial(self.host, self.agent_epoch, journal.entities, now())
         self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
         self.tending = Tending(self.inventory.drivers, self.dispatch)
@@ -174,7 +173,6 @@ class AgentDaemon:
 
     def _written(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:
-            self.durable = fold(self.durable, record)
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
                 self._told.pop(node_id, None)
@@ -280,21 +278,21 @@ class AgentDaemon:
         if isinstance(journal, Journal) and journal.damage:
             self.journal = journal = await set_aside(self.config, journal)
         if isinstance(journal, Journal):
-            unknown = await asyncio.to_thread(unknown_runs, self.config, self.durable)
+            unknown = await asyncio.to_thread(unknown_runs, self.config, journal.entities)
             if journal.fenced:
                 raise ValueError(f"E_STATE: {journal.fenced}")
             if not unknown:
                 raise ValueError(f"E_STATE: the journal of {self.host} is sound; there is no loss to accept.")
             words = f"{by} accepted that {unknown} They are foreign from here on and left alone."
             await journal.append([_forked_record(by, words)]).durable
-            await asyncio.to_thread(accept_unknown, self.config, self.durable, by)
+            await asyncio.to_thread(accept_unknown, self.config, journal.entities, by)
             await self.inventory.measure(self.core.entities)
             return words
         forked, opened = await asyncio.to_thread(fork_damaged, self.config, journal, by)
         await asyncio.to_thread(accept_unknown, self.config, opened.entities, by)
         held = self.recording.held()
-        self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
-        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.journal, self.agent_epoch = opened, uuid4().hex
+        self.core = initial(self.host, self.agent_epoch, opened.entities, now())
         self.recording = Recording(opened, self.dispatch, self._written, self._wake, self._broke)
         self.measurements, self._told = {}, {}
         self.inventory.use(opened)
@@ -318,8 +316,7 @@ class AgentDaemon:
         last_facts = last_look = last_tidy = time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self.recording.resume():
-                self.durable = self.journal.entities
+            self.recording.resume()
             for notice in self.journal.take_notices():
                 self.dispatch(JournalNoticed(notice.kind, notice.level, notice.words))
             self.dispatch(Ticked())

@@ -133,13 +133,14 @@ class Desk:
 
     def _welcome(self, connection: Connection, hello: Hello) -> None:
         agent, journal = self._agent, self._agent.journal
+        durable = journal.snapshot()  # a decision that waits for the disk comes to the console as a record behind it
         connection.say(
             Welcome(
                 host=agent.host,
                 agent_epoch=agent.agent_epoch,
                 journal_id=journal.journal_id,
                 journal_epoch=journal.journal_epoch,
-                head_seq=journal.head_seq,
+                head_seq=durable.seq,
                 major=MAJOR,
                 minor=MINOR,
                 agent_version=RINGTOP_VERSION,
@@ -154,11 +155,11 @@ class Desk:
             agent_epoch=agent.agent_epoch,
             journal_id=journal.journal_id,
             journal_epoch=journal.journal_epoch,
-            seq=journal.head_seq,
-            oldest_seq=journal.oldest_seq,
-            revision=agent.core.revision,
+            seq=durable.seq,
+            oldest_seq=durable.oldest_seq,
+            revision=durable.revision,
             facts=agent.inventory.facts,
-            entities=agent.durable,
+            entities=durable.entities,
             measurements=tuple(agent.measurements.values()),
             present=agent.present(),
         )
@@ -265,7 +266,7 @@ class Desk:
             return _said({"answered": words is None, "words": words or "answered"})
         if isinstance(command, OperationStatus):
             known = command.asked in self._agent.core.entities.operations
-            durable = self._agent.durable.operations.get(command.asked)
+            durable = self._agent.journal.entities.operations.get(command.asked)
             result = tree_of(durable.result) if durable is not None and durable.result is not None else None
             return _said({"known": known, "result": result})
         if isinstance(command, TestReplica):

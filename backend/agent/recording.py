@@ -23,7 +23,7 @@ from backend.agent.core.state import (
     Ticked,
 )
 from backend.agent.journal import Appended, DamagedJournal, Journal, JournalWriteFailed
-from backend.contract.entities import Entities, JournalRecord, Resident
+from backend.contract.entities import JournalRecord, Resident
 from backend.contract.reports import Measurement
 from backend.engines.driver import PhaseSeen
 
@@ -94,15 +94,11 @@ class Recording:
         if not self.failed or self.is_over or self._tasks or not self._journal.resume():
             return False
         self.failed = ""
-        self._tell(JournalResumed(self._journal.entities))
+        durable = self._journal.snapshot()
+        self._tell(JournalResumed(durable.entities, durable.revision))
         for event in self.held():
             self._tell(event)
         return True
-
-    @property
-    def entities(self) -> Entities:
-        """What is durable."""
-        return self._journal.entities
 
     async def _when_durable(self, token: int, appended: Appended, order: int, cause: CoreEvent) -> None:
         try:

@@ -128,6 +128,7 @@ def _resumed(turn: Turn, event: JournalResumed) -> None:
     holds_known = turn.state.hold_deadlines
     turn.set(
         entities=event.entities,
+        revision=event.revision,
         awaiting={},
         asked=asked,
         journal_failed="",
