@@ -23,6 +23,7 @@ from backend.agent.core import initial, step
 from backend.agent.core.state import (
     Adopted,
     Append,
+    CommandArrived,
     CoreEvent,
     Disconnected,
     Discovered,
@@ -48,7 +49,7 @@ from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
 from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
-from backend.agent.recording import Recording, words_of
+from backend.agent.recording import NotStorable, Recording, words_of
 from backend.agent.tending import Tending
 from backend.contract.entities import JournalRecord, LoadRecord, Shard
 from backend.contract.events import Accepted, Answered, Refused
@@ -135,11 +136,16 @@ class AgentDaemon:
             if self.recording.is_over:
                 self._show(event)
             return
+        before = self.core
         try:
             self.core, effects = step(self.core, event, now())
             for effect in effects:
                 self._perform(effect, event)
         except BaseException as error:
+            if isinstance(error, NotStorable) and isinstance(event, CommandArrived):
+                self.core = before  # nothing of it was queued, and what it decided waits for its records
+                self._turn_down(event, f"E_INVALID: nothing was done: {error}. Shorten what it carries.")
+                return
             # Half carried out, the core and the disk no longer agree: only a new life on the journal sets that right.
             self.runs.report_fault(error)
             raise
@@ -170,6 +176,12 @@ class AgentDaemon:
             self.runs.prove_gone(effect)
         else:
             raise TypeError(f"{type(effect).__name__} is no effect")
+
+    def _turn_down(self, event: CommandArrived, words: str) -> None:
+        connection = self.connections.get(event.conn)
+        if connection is not None:
+            op_id = event.command.op_id
+            connection.say(Refused(op_id=op_id, code="E_INVALID", words=words), op_id)
 
     def _written(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:

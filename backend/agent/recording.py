@@ -27,6 +27,11 @@ from backend.contract.entities import JournalRecord, Resident
 from backend.contract.reports import Measurement
 from backend.engines.driver import PhaseSeen
 
+
+class NotStorable(ValueError):
+    """Records that the journal can never take, such as one over its size. Nothing was queued. The message says why."""
+
+
 MOST_HELD = 10_000
 """Events kept while the journal takes nothing; beyond it the oldest go, and the next discovery tells the rest."""
 
@@ -74,7 +79,7 @@ class Recording:
         return [event for _, event in sorted(held, key=lambda each: each[0])]
 
     def append(self, effect: Append, cause: CoreEvent) -> None:
-        """Write the records that ``cause`` led to; ``Synced`` follows."""
+        """Write the records that ``cause`` led to; ``Synced`` follows. Raises NotStorable."""
         order = self._order
         try:
             write = self._journal.append_lazy if effect.lazy else self._journal.append
@@ -82,6 +87,8 @@ class Recording:
         except JournalWriteFailed as error:
             self._refused(error, order, cause)
             return
+        except ValueError as error:
+            raise NotStorable(str(error)) from error
         if appended is None:
             self._tell(Synced(effect.token))
             return

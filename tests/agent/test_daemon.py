@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from backend.agent.ports import can_bind
-from backend.contract.commands import InspectModel, OperationStatus, Reserve, Subscribe
+from backend.contract.commands import CordonHost, InspectModel, OperationStatus, Reserve, Subscribe
 from backend.contract.envelopes import SUBPROTOCOL
 from backend.contract.events import JournalBatch, Refused, Subscribed, Welcome
 from backend.contract.words import OpId
@@ -63,6 +63,22 @@ async def test_an_agent_that_is_another_host_says_both_names_and_closes(fleet: F
     assert (refused.code, "this agent is host-a; the console expected host-z" in refused.words) == ("E_HOST", True)
     with pytest.raises(ConnectionClosed):
         await console.hear(Welcome)
+
+
+async def test_a_command_that_no_record_can_hold_is_refused_aloud_and_the_agent_goes_on(fleet: Fleet) -> None:
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    report = await console.hello()
+    long = CordonHost(op_id=OpId("c1"), by="alice", why="y" * 300_000)
+    words = await console.turned_down(long)
+    assert "a journal record has 600" in words
+    assert "outside 1..524288" in words
+    assert "Shorten" in words
+    answer = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("c1")))
+    assert answer.result.value == {"known": False, "result": None}
+    assert (await console.ask(CordonHost(op_id=OpId("c1"), by="alice", why="disk"))).result.status == "succeeded"
+    again = await RawConsole.open(fleet.socket("host-a"), "host-a", "again")
+    fresh = await again.hello()
+    assert (fresh.agent_epoch, fresh.revision) == (report.agent_epoch, 1)
 
 
 async def test_a_command_to_a_node_is_refused_aloud_and_the_connection_lives(fleet: Fleet) -> None:
