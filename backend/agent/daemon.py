@@ -124,6 +124,7 @@ class AgentDaemon:
             self._may_canary,
             self._is_watched,
             self._is_draining,
+            self._was_drained,
         )
 
     # The core
@@ -223,6 +224,11 @@ class AgentDaemon:
     def _is_draining(self, shard: Shard) -> bool:
         """A drain of it is open, and this agent may act: without a journal engines are left alone."""
         return not self.core.journal_failed and not self._may_canary(shard)
+
+    def _was_drained(self, shard: Shard) -> bool:
+        """A drain of this generation was begun here, and may have ended since."""
+        drain = self.core.entities.drains.get(shard.replica)
+        return drain is not None and drain.load_generation == shard.load_generation
 
     def _is_watched(self) -> bool:
         """A console is there, or a drain, which ends by what is measured."""

@@ -58,6 +58,7 @@ class EngineRuns:
         may_canary: Callable[[Shard], bool],
         is_watched: Callable[[], bool],
         is_draining: Callable[[Shard], bool] = lambda shard: False,
+        was_drained: Callable[[Shard], bool] = lambda shard: False,
     ) -> None:
         self.folder = folder
         self.drivers = drivers
@@ -66,6 +67,7 @@ class EngineRuns:
         self._find = find
         self._may_canary = may_canary
         self._is_draining = is_draining
+        self._was_drained = was_drained
         self._is_watched = is_watched
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
@@ -276,6 +278,7 @@ class EngineRuns:
             log=self.run_folder(shard.node_id, shard.load_generation) / "engine.log",
             free_memory=lambda: devices.device_free(shard.device),
             adopted=adopted,
+            was_drained=adopted and self._was_drained(shard),
             may_canary=lambda: self._may_canary(shard),
             is_watched=self._is_watched,
             is_draining=lambda: self._is_draining(shard),

@@ -24,8 +24,11 @@ from backend.agent.core.state import (
     Stuck,
 )
 from backend.agent.engine_runs import EngineRuns
+from backend.contract.commands import ChangeDrain, StartDrain
 from backend.contract.entities import Entities, Hold, LoadRecord, Resident, Shard
-from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, Port, UnixMs
+from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, Port, UnixMs
+from backend.engines.driver import Run
+from tests.agent.bare_agent import BareAgent
 from tests.agent.core.world import World
 from tests.agent.looking import Looks, looks
 from tests.agent.run_world import python, runs, said, until
@@ -161,6 +164,31 @@ async def test_an_end_whose_record_cannot_be_read_is_an_end_all_the_same(runs: P
     assert ended.words.startswith("exit unknown: ")
     assert "exit.json is damaged" in ended.words
     assert watched.runs._faults.empty()
+
+
+async def test_a_drive_knows_whether_its_replica_drains_and_whether_it_ever_did(tmp_path: Path) -> None:
+    agent, world = BareAgent(tmp_path), World()
+    world.bring_up(PLAN)
+
+    def run() -> Run:
+        agent.daemon.core = msgspec.structs.replace(agent.daemon.core, entities=world.state.entities)
+        found = agent.daemon.find(NODE)
+        assert found is not None
+        return agent.daemon.runs._run(*found, adopted=True)
+
+    seen = [run()]
+    world.command(
+        StartDrain(op_id=OpId("d"), replica=PLAN.replica, load_generation=AT, by="a", why="", deadline_seconds=9)
+    )
+    seen.append(run())
+    assert [(each.is_draining(), each.may_canary(), each.was_drained) for each in seen] == [
+        (True, False, False),
+        (True, False, True),
+    ]
+    world.command(ChangeDrain(op_id=OpId("c"), replica=PLAN.replica, by="a", action="cancel"))
+    after = run()
+    assert (after.is_draining(), after.may_canary(), after.was_drained) == (False, True, True)
+    await agent.close()
 
 
 async def test_what_is_over_is_forgotten(watched: Watched) -> None:
