@@ -57,9 +57,7 @@ class JournalReader(Protocol):
 class Connection:
     """Sends to one console. Everything else only marks what there is to send."""
 
-    def __init__(
-        self, number: int, socket: ServerConnection, host: HostId, journal: JournalReader, clock: Callable[[], UnixMs]
-    ) -> None:
+    def __init__(self, number: int, socket: ServerConnection, host: HostId, clock: Callable[[], UnixMs]) -> None:
         self.number = number
         self.who = "?"
         self.console = "?"
@@ -69,7 +67,7 @@ class Connection:
         self.channel = Outer(host, f"connection-{number}", 1)
         self._socket = socket
         self._host = host
-        self._journal = journal
+        self._journal: JournalReader
         self._clock = clock
         self._events: deque[tuple[Event, str]] = deque()
         self._measurements: dict[NodeId, Measurement] = {}
@@ -86,9 +84,9 @@ class Connection:
         self._events.append((event, correlation))
         self._wake.set()
 
-    def told(self, facts: HostFacts) -> None:
-        """The report had these facts: only what moves of them is said again."""
-        self._told = facts
+    def reported(self, facts: HostFacts, journal: JournalReader) -> None:
+        """The report had these facts, of which only what moves is said again, and the records behind it are here."""
+        self._told, self._journal = facts, journal
 
     def stream_from(self, seq: int) -> None:
         """Stream the journal after ``seq`` from now on."""

@@ -115,6 +115,7 @@ class AgentDaemon:
         self.desk = Desk(self)
         self.reserve = DescriptorReserve()
         self._numbers = 0
+        self._forking = asyncio.Lock()
         self.runs = EngineRuns(
             Path(config.state) / "runs",
             config.model_roots,
@@ -290,8 +291,13 @@ class AgentDaemon:
     async def fork(self, by: str) -> str:
         """Accept what the journal has lost, and go on with a new epoch; returns its words.
 
-        Raises ValueError when there is nothing to accept, JournalWriteFailed and OSError when it cannot be written.
+        One at a time: who asked second finds nothing to accept. Raises ValueError then, JournalWriteFailed and OSError
+        when it cannot be written.
         """
+        async with self._forking:
+            return await self._fork(by)
+
+    async def _fork(self, by: str) -> str:
         journal = self.journal
         if isinstance(journal, Journal) and journal.damage:
             self.journal = journal = await set_aside(self.config, journal)
@@ -366,7 +372,7 @@ class AgentDaemon:
         raw = ws.transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 131_072)
         self._numbers += 1
-        connection = Connection(self._numbers, ws, self.host, self.journal, lambda: now().unix_ms)
+        connection = Connection(self._numbers, ws, self.host, lambda: now().unix_ms)
         sender: asyncio.Task[None] | None = None
         try:
             if not await self.desk.greet(connection, ws):

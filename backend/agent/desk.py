@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -165,7 +167,7 @@ class Desk:
         )
         connection.say(Reported(report=report), hello.op_id)
         connection.minor = hello.minor if hello.major == MAJOR else 0
-        connection.told(report.facts)
+        connection.reported(report.facts, journal)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""
@@ -246,6 +248,13 @@ class Desk:
             result = await self._result(command)
         except (*UNABLE, JournalDamaged, JournalWriteFailed) as error:
             words = str(error) or type(error).__name__
+            result = Result(status="failed", resource_state="unknown", first_error=words)
+        except Exception as error:  # noqa: BLE001  whoever asked hears that there is no answer, instead of waiting
+            sys.stderr.write(f"{command_type(command)} could not be answered:\n{traceback.format_exc()}")
+            words = (
+                f"a fault of ringtop's agent on {self._agent.host}: {type(error).__name__}: {error}. The traceback is "
+                "in its log; everything else goes on"
+            )
             result = Result(status="failed", resource_state="unknown", first_error=words)
         connection.say(Answered(op_id=command.op_id, command=command_type(command), result=result), command.op_id)
         if isinstance(command, ForkJournal) and result.status == "succeeded":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from backend.agent.config import AgentConfig
 from backend.agent.core.state import CommandArrived
@@ -30,17 +31,18 @@ class Heard:
     def say(self, event: Event, correlation: str) -> None:
         self.events.append(event)
 
-    def told(self, facts: object) -> None:
+    def reported(self, facts: object, journal: object) -> None:
         """The facts are no part of this."""
+        self.journal = journal
 
 
 class BareAgent:
     """The daemon with its real journal, fed by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.disk = TroubledDisk()
         self.journal = open_journal(folder / "journal", disk=self.disk)
-        config = AgentConfig(host=HostId("host-a"), state=str(folder), socket=str(folder / "s"), engines={})
+        config = AgentConfig(host=HostId("host-a"), state=str(folder), socket=str(folder / "s"), engines={}, **settings)
         self.daemon = AgentDaemon(config, self.journal)
         self.daemon.inventory.facts = host_facts(
             host=config.host,

@@ -30,7 +30,7 @@ async def told(folder: Path, minor: int) -> AsyncIterator[tuple[Connection, Hear
     socket, journal = HeardSocket(), open_journal(folder)
     connection = connection_to(journal, socket)
     connection.minor = minor
-    connection.told(FACTS)
+    connection.reported(FACTS, journal)
     sender = asyncio.get_running_loop().create_task(connection.send_loop())
     try:
         yield connection, socket

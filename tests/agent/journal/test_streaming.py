@@ -67,7 +67,9 @@ async def filled(folder: Path, count: int) -> Journal:
 
 
 def connection_to(journal: Journal, socket: HeardSocket) -> Connection:
-    return Connection(1, cast(Any, socket), HostId("host-a"), journal, lambda: UnixMs(1))
+    connection = Connection(1, cast(Any, socket), HostId("host-a"), lambda: UnixMs(1))
+    connection.reported(cast(Any, None), journal)
+    return connection
 
 
 async def test_a_lagging_console_gets_gaps_and_still_every_record_that_it_must_see(
