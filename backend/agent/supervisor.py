@@ -275,7 +275,7 @@ def _start_shim(run: RunFolder, nonce: str, argv: Sequence[str], env: Mapping[st
 
 
 async def _await_execution(run: RunFolder, shim: int, argv: Sequence[str]) -> ProcessIdentity:
-    """Follow the files and /proc until the engine executes. Raises SpawnFailed, with nothing left running."""
+    """Follow the files and /proc until the engine executes, or cannot be ended. Raises SpawnFailed: nothing runs."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SPAWN_SECONDS
     pause = LOOK_SECONDS
@@ -292,8 +292,8 @@ async def _await_execution(run: RunFolder, shim: int, argv: Sequence[str]) -> Pr
     await _ended_within(shim, KILL_SECONDS)
     run.give_up()
     record = run.read_spawn()
-    if record is not None:
-        await stop(record.identity, run.path, ())
+    if record is not None and not (await stop(record.identity, run.path, ())).stopped:
+        return record.identity  # it survives KILL: followed and stopped like any other, so that what it holds is held
     raise SpawnFailed(
         f"cannot start {argv[0]}: not executed within {SPAWN_SECONDS:g} s, so it was ended. A slow disk under "
         f"{run.path} does this: look at the host's disks. {_shim_words(run)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -28,10 +29,9 @@ from tests.ports import claim_block
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.start("host-a")
+        yield made
 
 
 async def test_the_socket_is_the_agents_users_alone(fleet: Fleet) -> None:

@@ -22,10 +22,9 @@ from tests.ports import claim_block
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.start("host-a")
+        yield made
 
 
 def ask(fleet: Fleet) -> bytes:

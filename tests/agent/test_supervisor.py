@@ -142,6 +142,25 @@ async def test_a_start_that_takes_too_long_is_ended_and_nothing_runs(
     assert said(runs / "a") == ""
 
 
+async def test_a_start_that_cannot_be_ended_is_no_failed_start(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in uninterruptible sleep cannot be made here, so that KILL ends nothing is injected."""
+
+    def recorded(point: str) -> None:
+        if point == "supervisor.after_shim":
+            until((runs / "a" / "spawn.json").exists, "the engine is recorded")
+
+    async def stop(identity: ProcessIdentity, folder: Path, steps: object) -> StopOutcome:
+        return StopOutcome(stopped=False, stuck_pids=(identity.pid,))
+
+    monkeypatch.setattr(supervisor, "failpoint", recorded)
+    monkeypatch.setattr(supervisor, "SPAWN_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "stop", stop)
+    identity = await supervisor.spawn(runs / "a", "nonce-1", SLEEPER, {})
+    record = RunFolder(runs / "a").read_spawn()
+    assert record is not None
+    assert identity == record.identity
+
+
 async def test_a_restarted_agent_adopts_what_runs(runs: Path) -> None:
     identity = await start(runs / "a", SLEEPER)
     assert supervisor.adopt(runs / "a", "nonce-1") == identity

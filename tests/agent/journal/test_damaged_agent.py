@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,10 @@ from tests.ports import claim_block
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.write_contexts({"host-a": f"unix:{made.socket('host-a')}"})
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.write_contexts({"host-a": f"unix:{made.socket('host-a')}"})
+        made.start("host-a")
+        yield made
 
 
 def flip_a_middle_batch(folder: Path, which: int = 1) -> int:
