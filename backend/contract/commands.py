@@ -10,6 +10,7 @@ from backend.contract.numbers import BadValue, check_port, check_seconds, check_
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
 
+LONGEST_OP_ID = 512
 LONGEST_HOLD_SECONDS = 366 * 86_400
 """Of whatever an agent keeps until a time: a hold, a cordon, a reservation, a drain."""
 LONGEST_LEASE_SECONDS = 3600
@@ -24,6 +25,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         check_text("op_id", self.op_id)
+        if len(self.op_id) > LONGEST_OP_ID:
+            raise BadValue(f"op_id has {len(self.op_id)} characters, more than {LONGEST_OP_ID}")
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
