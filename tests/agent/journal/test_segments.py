@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -205,6 +206,26 @@ async def test_opening_believes_sealed_segments_and_the_scrub_and_verify_read_th
     assert str(path) in scrubbed.health
     with pytest.raises(JournalWriteFailed, match="SHA-256"):
         scrubbed.append([record(1)])
+    await scrubbed.close()
+
+
+@pytest.mark.parametrize(("number", "is_damage"), [(errno.EMFILE, False), (errno.ENOMEM, False), (errno.EIO, True)])
+async def test_a_segment_that_could_not_be_read_for_want_of_a_descriptor_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_damage: bool
+) -> None:
+    journal = open_journal(tmp_path, limits=ROTATING)
+    await append_each(journal, range(1, 100))
+    await journal.close()
+    tried = []
+
+    def refused(path: Path, flags: int) -> int:
+        tried.append(path)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("backend.agent.journal.scrub.open_regular", refused)
+    scrubbed = open_journal(tmp_path, limits=ROTATING)
+    until(lambda: scrubbed.health != "ok" or len(tried) == len(segments(tmp_path)) - 1, "the pass is over")
+    assert (scrubbed.health != "ok") == is_damage
     await scrubbed.close()
 
 
