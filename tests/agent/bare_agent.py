@@ -42,7 +42,9 @@ class BareAgent:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.disk = TroubledDisk()
         self.journal = open_journal(folder / "journal", disk=self.disk)
-        config = AgentConfig(host=HostId("host-a"), state=str(folder), socket=str(folder / "s"), engines={}, **settings)
+        config = AgentConfig(
+            host=HostId("host-a"), state=str(folder), socket=str(folder / "s"), **{"engines": {}, **settings}
+        )
         self.daemon = AgentDaemon(config, self.journal)
         self.daemon.inventory.facts = host_facts(
             host=config.host,

@@ -1,4 +1,4 @@
-"""Whoever asks is answered, whatever comes in between."""
+"""Whoever asks is answered, and what can be told is told, whatever comes in between."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from backend.agent.config import EngineConfig
 from backend.agent.tending import Tending
 from backend.contract.commands import BeginResident, InspectModel
 from backend.contract.events import Answered
@@ -19,6 +20,9 @@ class OddDriver:
 
     async def inspect(self, path: Path) -> object:
         raise KeyError("n_layer")
+
+    async def facts(self) -> object:
+        raise KeyError("nodes")
 
     async def begin(self) -> str:
         raise KeyError("pid")
@@ -36,6 +40,20 @@ async def test_a_question_that_meets_a_fault_of_ours_is_answered_with_it(
     assert (answered.op_id, answered.result.status, answered.result.resource_state) == ("m", "failed", "unknown")
     assert "a fault of ringtop's agent on host-a: KeyError: 'n_layer'" in answered.result.first_error
     assert "Traceback" in capsys.readouterr().err
+    await agent.close()
+
+
+async def test_an_engine_that_cannot_be_looked_at_is_said_so_and_the_others_are_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = BareAgent(tmp_path, engines={"llamacpp": EngineConfig()})
+    inventory = agent.daemon.inventory
+    inventory.drivers["llamacpp"] = cast(Any, OddDriver())
+    for _ in range(2):
+        await inventory.measure(agent.daemon.core.entities)
+    (facts,) = inventory.facts.engines
+    assert facts.words == "a fault of ringtop's agent while it looked at llamacpp: KeyError: 'nodes'"
+    assert capsys.readouterr().err.count("Traceback") == 1
     await agent.close()
 
 
