@@ -76,6 +76,21 @@ async def test_one_slot_is_stopped_without_an_agent_and_the_others_go_on(runs: P
     assert "emergency stop past the agent by " in note.words
 
 
+async def test_a_person_without_a_name_can_stop_too(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id that no table knows, as in a container, is injected."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    identity = await start(runs, "tiny-1_0-17")
+    found, _ = live_runs(runs.parent)
+    note, _ = await asyncio.to_thread(stop_runs, runs.parent, found)
+    assert note.by == f"user {os.getuid()}"
+    assert not supervisor.is_alive(identity)
+
+
 async def test_all_are_stopped_when_asked(runs: Path, config: Path) -> None:
     both = [await start(runs, name) for name in ("tiny-1_0-17", "big-2_1-18")]
     done = run(config, "--break-glass", "--all", "--yes")
