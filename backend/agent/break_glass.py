@@ -178,7 +178,7 @@ def _person() -> str:
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # as in a container: no name in the environment, and none for the number
-        return f"user {os.getuid()}"
+        return f"uid-{os.getuid()}"
 
 
 def _program(pids: Sequence[int]) -> str:

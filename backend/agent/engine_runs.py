@@ -218,6 +218,8 @@ class EngineRuns:
                 who = await self._spawn_process(driver, planned, record.plan, effect.nonce)
         except (ValueError, supervisor.SpawnFailed) as error:
             self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
+        except RunUnreadable as error:
+            self._dispatch(Stuck(effect.node_id, effect.generation, f"quarantined: {error}"))
         else:
             self._dispatch(Spawned(effect.node_id, effect.generation, who))
 

@@ -87,7 +87,7 @@ async def test_a_person_without_a_name_can_stop_too(runs: Path, monkeypatch: pyt
     identity = await start(runs, "tiny-1_0-17")
     found, _ = live_runs(runs.parent)
     note, _ = await asyncio.to_thread(stop_runs, runs.parent, found)
-    assert note.by == f"user {os.getuid()}"
+    assert note.by == f"uid-{os.getuid()}"
     assert not supervisor.is_alive(identity)
 
 

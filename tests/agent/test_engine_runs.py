@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -147,6 +147,26 @@ async def test_a_resident_that_nobody_can_be_asked_about_is_unknown_and_not_gone
         assert isinstance(event, Stuck)
         assert "whether it runs is not known" in event.words
     assert watched.runs._faults.empty()
+
+
+@pytest.fixture
+def spoiled(runs: Path) -> Iterator[Path]:
+    """Two runs: one has a file in the place of its folder, the other a folder in the place of its record."""
+    (runs / "tiny-1_1-18" / "spawn.json").mkdir(parents=True)
+    (runs / "tiny-1_1-17").touch()
+    yield runs
+    (runs / "tiny-1_1-18" / "spawn.json").rmdir()
+
+
+@pytest.mark.parametrize(("generation", "words"), [(17, "cannot be made: Not a dir"), (18, "cannot be read: Is a dir")])
+async def test_a_run_whose_folder_cannot_be_read_is_unknown_after_a_restart(
+    spoiled: Path, watched: Watched, generation: int, words: str
+) -> None:
+    watched.shard = shard(identity=None, load_generation=generation, state="spawning")
+    watched.runs.resume(watched.shard)
+    (event,) = await watched.heard(1)
+    assert isinstance(event, Stuck)
+    assert words in event.words
 
 
 async def test_an_end_whose_record_cannot_be_read_is_an_end_all_the_same(runs: Path, watched: Watched) -> None:
