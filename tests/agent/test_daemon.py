@@ -11,19 +11,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from backend.agent.ports import can_bind
-from backend.contract.commands import CordonHost, InspectModel, OperationStatus, Reserve, Subscribe
+from backend.contract.commands import InspectModel, OperationStatus, Reserve, Subscribe
 from backend.contract.envelopes import SUBPROTOCOL
 from backend.contract.events import JournalBatch, Refused, Subscribed, Welcome
+from backend.contract.plans import sealed
 from backend.contract.words import OpId
 from tests.agent.wire import RawConsole
 from tests.e2e.fleet import Fleet
 from tests.factories import make_plan
+from tests.faults.stand import load, reserve, worker_plan
 from tests.ports import claim_block
 
 
@@ -67,18 +70,18 @@ async def test_an_agent_that_is_another_host_says_both_names_and_closes(fleet: F
 
 async def test_a_command_that_no_record_can_hold_is_refused_aloud_and_the_agent_goes_on(fleet: Fleet) -> None:
     console = await RawConsole.open(fleet.socket("host-a"), "host-a")
-    report = await console.hello()
-    long = CordonHost(op_id=OpId("c1"), by="alice", why="y" * 300_000)
-    words = await console.turned_down(long)
-    assert "a journal record has 600" in words
-    assert "outside 1..524288" in words
-    assert "Shorten" in words
-    answer = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("c1")))
+    before = await console.hello()
+    plan = sealed(msgspec.structs.replace(worker_plan(fleet), model_path="m" * 600_000))
+    assert (await console.ask(reserve(plan))).result.status == "succeeded"
+    words = await console.turned_down(load(plan))
+    assert "nothing was done: a journal record has 60" in words
+    assert "outside 1..524288. Shorten" in words
+    answer = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("l")))
     assert answer.result.value == {"known": False, "result": None}
-    assert (await console.ask(CordonHost(op_id=OpId("c1"), by="alice", why="disk"))).result.status == "succeeded"
     again = await RawConsole.open(fleet.socket("host-a"), "host-a", "again")
-    fresh = await again.hello()
-    assert (fresh.agent_epoch, fresh.revision) == (report.agent_epoch, 1)
+    after = await again.hello()
+    assert (after.agent_epoch, after.revision) == (before.agent_epoch, 1)
+    assert (set(after.entities.reservations), after.entities.shards) == ({"r"}, {})
 
 
 async def test_a_command_to_a_node_is_refused_aloud_and_the_connection_lives(fleet: Fleet) -> None:
