@@ -154,7 +154,7 @@ async def test_what_engines_did_during_a_refusal_is_recorded_in_order_when_the_j
 
     disk.room = 0
     saw(ShardState.CONNECTING, "listens")
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(agent.failed.wait(), WAIT_SECONDS)
     for n in range(50):
         saw(ShardState.LOADING, f"{n} of 50")
     await agent.tick()
