@@ -146,7 +146,9 @@ class AgentDaemon:
         except BaseException as error:
             if isinstance(error, NotStorable) and isinstance(event, CommandArrived):
                 self.core = before  # nothing of it was queued, and what it decided waits for its records
-                self._turn_down(event, f"E_INVALID: nothing was done: {error}. Shorten what it carries.")
+                words = f"E_INVALID: nothing was done: {error}. Shorten what it carries."
+                refused = Refused(op_id=event.command.op_id, code="E_INVALID", words=words)
+                self._perform(Send(event.conn, refused), event)
                 return
             # Half carried out, the core and the disk no longer agree: only a new life on the journal sets that right.
             self.runs.report_fault(error)
@@ -178,12 +180,6 @@ class AgentDaemon:
             self.runs.prove_gone(effect)
         else:
             raise TypeError(f"{type(effect).__name__} is no effect")
-
-    def _turn_down(self, event: CommandArrived, words: str) -> None:
-        connection = self.connections.get(event.conn)
-        if connection is not None:
-            op_id = event.command.op_id
-            connection.say(Refused(op_id=op_id, code="E_INVALID", words=words), op_id)
 
     def _written(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:
