@@ -47,7 +47,7 @@ from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
-from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
+from backend.agent.journal_home import NoJournal, accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
 from backend.agent.recording import NotStorable, Recording, words_of
 from backend.agent.tending import Tending
@@ -79,7 +79,7 @@ def run_agent(config: AgentConfig, loopback_port: int | None = None) -> int:
 async def _run(config: AgentConfig, loopback_port: int | None) -> int:
     try:
         journal = open_journal(config)
-    except (JournalLocked, OSError) as error:
+    except (JournalLocked, NoJournal) as error:
         raise AgentRefused(str(error)) from error
     agent: AgentDaemon | None = None
     try:

@@ -1,4 +1,4 @@
-"""Where an agent listens: nothing but a socket is removed, and what stands in the way is said in one line."""
+"""What an agent needs to start: nothing but a socket is removed, and what stands in the way is said in one line."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(place: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"ringtop-agent: {place}/file/s cannot be listened at: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_state_folder_that_cannot_be_had_is_said_in_one_line(place: Path) -> None:
+    (place / "state").write_text("")
+    done = serve(place, place / "s")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"ringtop-agent: the state folder {place}/state can be neither written nor read: Not a directory "
+        f"({place}/state/journal/lock). Look at its disk and owner, or name another one as state in agent.toml.\n"
+    )
 
 
 def test_a_loopback_port_that_is_taken_is_said_in_one_line(place: Path) -> None:
