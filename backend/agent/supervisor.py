@@ -18,42 +18,21 @@ from pathlib import Path
 
 import msgspec
 
-from backend.agent.cgroup import oom_kills
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS, once_there_are, spare
 from backend.agent.process_identity import (
     SeenProcess,
     group_members,
     is_alive,
-    memory_of,
     open_identity,
     see_process,
     signal_group,
     signal_one,
 )
-from backend.agent.run_folder import RunFolder, RunUnreadable, SpawnRecord, run_folder
+from backend.agent.run_folder import RunFolder, RunUnreadable, SpawnRecord
 from backend.agent.scopes import own_scope
 from backend.contract.entities import ProcessIdentity
 from backend.engines.driver import StopStep
 from backend.failpoints import failpoint
-
-__all__ = [
-    "EndedRun",
-    "RunFolder",
-    "RunUnreadable",
-    "SpawnFailed",
-    "StopOutcome",
-    "adopt",
-    "exit_words",
-    "group_members",
-    "is_alive",
-    "memory_of",
-    "oom_kills",
-    "run_folder",
-    "send_signal",
-    "spawn",
-    "stop",
-    "wait_ended",
-]
 
 SHIM = Path(__file__).with_name("shim.py")
 SPAWN_SECONDS = 10.0
