@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backend.agent.journal import Disk, Journal, JournalDamaged, JournalWriteFailed, Limits
+from backend.agent.journal import Disk, Journal, JournalDamaged, JournalWriteFailed
 from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.opening import entities_of
 from backend.agent.journal.retention import why_unlink_oldest
@@ -433,10 +432,3 @@ async def test_a_segment_without_a_record_is_never_sealed(tmp_path: Path) -> Non
     assert read_seal(only) is None
     assert journal.read(0, 1)[0].words == "x" * 9000
     await journal.close()
-
-
-def test_the_defaults_are_those_of_the_design() -> None:
-    limits = Limits()
-    assert (limits.segment_bytes, limits.segment_seconds) == (64 << 20, 24 * 3600)
-    assert (limits.reserve_bytes, limits.low_bytes, limits.unlink_seconds) == (16 << 20, 512 << 20, 60)
-    assert asyncio.iscoroutinefunction(Journal.keep_up)
