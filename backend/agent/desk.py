@@ -167,7 +167,7 @@ class Desk:
         )
         connection.say(Reported(report=report), hello.op_id)
         connection.minor = hello.minor if hello.major == MAJOR else 0
-        connection.reported(report.facts, journal)
+        connection.reported(report, journal)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""
@@ -217,7 +217,8 @@ class Desk:
     def _subscribe(self, connection: Connection, command: Subscribe) -> None:
         journal = self._agent.journal
         if command.cursor is None:
-            start = max(journal.oldest_seq - 1, journal.head_seq - command.tail, 0)
+            # What came behind the report is part of the stream, however short a tail was asked for.
+            start = max(journal.oldest_seq - 1, min(journal.head_seq - command.tail, connection.report_seq), 0)
             connection.say(Subscribed(outcome="ok", from_seq=start), command.op_id)
             connection.stream_from(start)
             return

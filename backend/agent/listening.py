@@ -35,6 +35,7 @@ async def listen_unix(handler: Handler, path: str, connected: Callable[[], int])
     old = os.umask(0o177)  # for this one call: what other tasks and threads make has modes of its own
     try:
         listener.bind(path)
+        listener.listen()  # at once: whoever sees the socket may connect
     except OSError as error:
         listener.close()
         raise _cannot_listen(path, error) from error

@@ -31,9 +31,8 @@ class Heard:
     def say(self, event: Event, correlation: str) -> None:
         self.events.append(event)
 
-    def reported(self, facts: object, journal: object) -> None:
-        """The facts are no part of this."""
-        self.journal = journal
+    def reported(self, report: object, journal: object) -> None:
+        """What was said is among the events."""
 
 
 class BareAgent:

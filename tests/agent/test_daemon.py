@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from backend.agent.ports import can_bind
-from backend.contract.commands import InspectModel, OperationStatus, Reserve, Subscribe
+from backend.contract.commands import InspectModel, OperationStatus, Release, Reserve, Subscribe
 from backend.contract.envelopes import SUBPROTOCOL
 from backend.contract.events import JournalBatch, Refused, Subscribed, Welcome
 from backend.contract.plans import sealed
@@ -152,6 +152,19 @@ async def test_a_cursor_of_another_journal_is_diverged(fleet: Fleet) -> None:
     assert (await console.hear(Subscribed)).outcome == "diverged"
     await console.say(Subscribe(op_id=OpId("sub2"), cursor="yesterday"))
     assert "'yesterday' is not journal_id" in (await console.hear(Refused)).words
+
+
+async def test_a_stream_joins_its_report_however_short_a_tail_was_asked_for(fleet: Fleet) -> None:
+    first, second = [await RawConsole.open(fleet.socket("host-a"), "host-a", name) for name in ("a", "b")]
+    await first.hello()
+    report = await second.hello()
+    for n in range(3):
+        await first.ask(Release(op_id=OpId(f"x{n}"), reservation=OpId("none"), by="alice"))
+    for tail in (0, 1):
+        await second.say(Subscribe(op_id=OpId(f"sub-{tail}"), tail=tail))
+        assert (await second.hear(Subscribed)).from_seq == report.seq
+    records = (await second.hear(JournalBatch)).records
+    assert records[0].seq == report.seq + 1
 
 
 async def test_a_read_only_console_may_look_and_not_touch(fleet: Fleet) -> None:
