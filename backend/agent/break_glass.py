@@ -175,7 +175,10 @@ def _say_to_syslog(words: str) -> list[str]:
 
 def _person() -> str:
     """Who is at the keyboard: behind sudo, the one who called it."""
-    return os.environ.get("SUDO_USER") or getpass.getuser()
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # as in a container: no name in the environment, and none for the number
+        return f"uid-{os.getuid()}"
 
 
 def _program(pids: Sequence[int]) -> str:

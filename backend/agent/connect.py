@@ -12,14 +12,23 @@ _CHUNK = 65_536
 
 
 def bridge(path: str) -> int:
-    """Copy bytes both ways until either side ends. Returns an exit code: 0 ended, 4 no agent answers at ``path``."""
+    """Copy bytes both ways until either side ends, however it does.
+
+    Returns an exit code: 0 ended, 4 no agent answers at ``path``.
+    """
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         agent.connect(path)
     except OSError as error:
         sys.stderr.write(f"no agent answers at {path}: {error.strerror or error}\n")
         return 4
-    with agent, selectors.DefaultSelector() as selector:
+    with agent, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a side that was cut off has ended too
+        _copy(agent)
+    return 0
+
+
+def _copy(agent: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         selector.register(agent, selectors.EVENT_READ)
         while True:
@@ -35,7 +44,7 @@ def bridge(path: str) -> int:
                 else:
                     data = agent.recv(_CHUNK)
                     if not data:
-                        return 0
+                        return
                     _write_all(1, data)
 
 

@@ -21,7 +21,7 @@ from backend.contract.endpoints import Agent, Outer
 from backend.contract.entities import JournalRecord
 from backend.contract.envelopes import encode, event_envelope
 from backend.contract.events import Event, Heartbeat, JournalBatch, JournalGap, Measured
-from backend.contract.reports import HostFacts, HostVitals, Measurement, Presence, vitals_of, with_vitals
+from backend.contract.reports import HostFacts, HostReport, HostVitals, Measurement, Presence, vitals_of, with_vitals
 from backend.contract.words import HostId, NodeId, UnixMs
 from backend.failpoints import failpoint
 
@@ -57,9 +57,7 @@ class JournalReader(Protocol):
 class Connection:
     """Sends to one console. Everything else only marks what there is to send."""
 
-    def __init__(
-        self, number: int, socket: ServerConnection, host: HostId, journal: JournalReader, clock: Callable[[], UnixMs]
-    ) -> None:
+    def __init__(self, number: int, socket: ServerConnection, host: HostId, clock: Callable[[], UnixMs]) -> None:
         self.number = number
         self.who = "?"
         self.console = "?"
@@ -69,7 +67,8 @@ class Connection:
         self.channel = Outer(host, f"connection-{number}", 1)
         self._socket = socket
         self._host = host
-        self._journal = journal
+        self._journal: JournalReader
+        self.report_seq = 0
         self._clock = clock
         self._events: deque[tuple[Event, str]] = deque()
         self._measurements: dict[NodeId, Measurement] = {}
@@ -86,9 +85,9 @@ class Connection:
         self._events.append((event, correlation))
         self._wake.set()
 
-    def told(self, facts: HostFacts) -> None:
-        """The report had these facts: only what moves of them is said again."""
-        self._told = facts
+    def reported(self, report: HostReport, journal: JournalReader) -> None:
+        """This report was said: of its facts only what moves is said again, and the records behind it are here."""
+        self._told, self._journal, self.report_seq = report.facts, journal, report.seq
 
     def stream_from(self, seq: int) -> None:
         """Stream the journal after ``seq`` from now on."""

@@ -23,6 +23,7 @@ from backend.agent.core import initial, step
 from backend.agent.core.state import (
     Adopted,
     Append,
+    CommandArrived,
     CoreEvent,
     Disconnected,
     Discovered,
@@ -46,11 +47,11 @@ from backend.agent.desk import Desk
 from backend.agent.engine_runs import EngineRuns
 from backend.agent.inventory import Inventory, discovered
 from backend.agent.journal import DamagedJournal, Journal, JournalLocked
-from backend.agent.journal_home import accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
+from backend.agent.journal_home import NoJournal, accept_unknown, fork_damaged, open_journal, set_aside, unknown_runs
 from backend.agent.listening import SocketTaken, listen_loopback, listen_unix, make_room
-from backend.agent.recording import Recording, words_of
+from backend.agent.recording import NotStorable, Recording, words_of
 from backend.agent.tending import Tending
-from backend.contract.entities import JournalRecord, LoadRecord, Shard, fold
+from backend.contract.entities import JournalRecord, LoadRecord, Shard
 from backend.contract.events import Accepted, Answered, Refused
 from backend.contract.reports import Measurement, Presence
 from backend.contract.states import shard_state
@@ -78,7 +79,7 @@ def run_agent(config: AgentConfig, loopback_port: int | None = None) -> int:
 async def _run(config: AgentConfig, loopback_port: int | None) -> int:
     try:
         journal = open_journal(config)
-    except (JournalLocked, OSError) as error:
+    except (JournalLocked, NoJournal) as error:
         raise AgentRefused(str(error)) from error
     agent: AgentDaemon | None = None
     try:
@@ -104,8 +105,7 @@ class AgentDaemon:
         self.host = config.host
         self.journal = journal
         self.agent_epoch = uuid4().hex
-        self.durable = journal.entities
-        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.core = initial(self.host, self.agent_epoch, journal.entities, now())
         self.recording = Recording(journal, self.dispatch, self._written, self._wake, self._broke)
         self.inventory = Inventory(config, journal)
         self.tending = Tending(self.inventory.drivers, self.dispatch)
@@ -115,6 +115,7 @@ class AgentDaemon:
         self.desk = Desk(self)
         self.reserve = DescriptorReserve()
         self._numbers = 0
+        self._forking = asyncio.Lock()
         self.runs = EngineRuns(
             Path(config.state) / "runs",
             config.model_roots,
@@ -124,6 +125,7 @@ class AgentDaemon:
             self._may_canary,
             self._is_watched,
             self._is_draining,
+            self._was_drained,
         )
 
     # The core
@@ -136,11 +138,18 @@ class AgentDaemon:
             if self.recording.is_over:
                 self._show(event)
             return
+        before = self.core
         try:
             self.core, effects = step(self.core, event, now())
             for effect in effects:
                 self._perform(effect, event)
         except BaseException as error:
+            if isinstance(error, NotStorable) and isinstance(event, CommandArrived):
+                self.core = before  # nothing of it was queued, and what it decided waits for its records
+                words = f"E_INVALID: nothing was done: {error}. Shorten what it carries."
+                refused = Refused(op_id=event.command.op_id, code="E_INVALID", words=words)
+                self._perform(Send(event.conn, refused), event)
+                return
             # Half carried out, the core and the disk no longer agree: only a new life on the journal sets that right.
             self.runs.report_fault(error)
             raise
@@ -174,7 +183,6 @@ class AgentDaemon:
 
     def _written(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:
-            self.durable = fold(self.durable, record)
             for node_id in record.change.drop_shards if record.change else ():
                 self.measurements.pop(node_id, None)
                 self._told.pop(node_id, None)
@@ -213,6 +221,11 @@ class AgentDaemon:
     def _is_draining(self, shard: Shard) -> bool:
         """A drain of it is open, and this agent may act: without a journal engines are left alone."""
         return not self.core.journal_failed and not self._may_canary(shard)
+
+    def _was_drained(self, shard: Shard) -> bool:
+        """A drain of this generation was begun here, and may have ended since."""
+        drain = self.core.entities.drains.get(shard.replica)
+        return drain is not None and drain.load_generation == shard.load_generation
 
     def _is_watched(self) -> bool:
         """A console is there, or a drain, which ends by what is measured."""
@@ -274,27 +287,32 @@ class AgentDaemon:
     async def fork(self, by: str) -> str:
         """Accept what the journal has lost, and go on with a new epoch; returns its words.
 
-        Raises ValueError when there is nothing to accept, JournalWriteFailed and OSError when it cannot be written.
+        One at a time: who asked second finds nothing to accept. Raises ValueError then, JournalWriteFailed and OSError
+        when it cannot be written.
         """
+        async with self._forking:
+            return await self._fork(by)
+
+    async def _fork(self, by: str) -> str:
         journal = self.journal
         if isinstance(journal, Journal) and journal.damage:
             self.journal = journal = await set_aside(self.config, journal)
         if isinstance(journal, Journal):
-            unknown = await asyncio.to_thread(unknown_runs, self.config, self.durable)
+            unknown = await asyncio.to_thread(unknown_runs, self.config, journal.entities)
             if journal.fenced:
                 raise ValueError(f"E_STATE: {journal.fenced}")
             if not unknown:
                 raise ValueError(f"E_STATE: the journal of {self.host} is sound; there is no loss to accept.")
             words = f"{by} accepted that {unknown} They are foreign from here on and left alone."
             await journal.append([_forked_record(by, words)]).durable
-            await asyncio.to_thread(accept_unknown, self.config, self.durable, by)
+            await asyncio.to_thread(accept_unknown, self.config, journal.entities, by)
             await self.inventory.measure(self.core.entities)
             return words
         forked, opened = await asyncio.to_thread(fork_damaged, self.config, journal, by)
         await asyncio.to_thread(accept_unknown, self.config, opened.entities, by)
         held = self.recording.held()
-        self.journal, self.durable, self.agent_epoch = opened, opened.entities, uuid4().hex
-        self.core = initial(self.host, self.agent_epoch, self.durable, now())
+        self.journal, self.agent_epoch = opened, uuid4().hex
+        self.core = initial(self.host, self.agent_epoch, opened.entities, now())
         self.recording = Recording(opened, self.dispatch, self._written, self._wake, self._broke)
         self.measurements, self._told = {}, {}
         self.inventory.use(opened)
@@ -318,8 +336,7 @@ class AgentDaemon:
         last_facts = last_look = last_tidy = time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self.recording.resume():
-                self.durable = self.journal.entities
+            self.recording.resume()
             for notice in self.journal.take_notices():
                 self.dispatch(JournalNoticed(notice.kind, notice.level, notice.words))
             self.dispatch(Ticked())
@@ -351,7 +368,7 @@ class AgentDaemon:
         raw = ws.transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 131_072)
         self._numbers += 1
-        connection = Connection(self._numbers, ws, self.host, self.journal, lambda: now().unix_ms)
+        connection = Connection(self._numbers, ws, self.host, lambda: now().unix_ms)
         sender: asyncio.Task[None] | None = None
         try:
             if not await self.desk.greet(connection, ws):

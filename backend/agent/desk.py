@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -133,13 +135,14 @@ class Desk:
 
     def _welcome(self, connection: Connection, hello: Hello) -> None:
         agent, journal = self._agent, self._agent.journal
+        durable = journal.snapshot()  # a decision that waits for the disk comes to the console as a record behind it
         connection.say(
             Welcome(
                 host=agent.host,
                 agent_epoch=agent.agent_epoch,
                 journal_id=journal.journal_id,
                 journal_epoch=journal.journal_epoch,
-                head_seq=journal.head_seq,
+                head_seq=durable.seq,
                 major=MAJOR,
                 minor=MINOR,
                 agent_version=RINGTOP_VERSION,
@@ -154,17 +157,17 @@ class Desk:
             agent_epoch=agent.agent_epoch,
             journal_id=journal.journal_id,
             journal_epoch=journal.journal_epoch,
-            seq=journal.head_seq,
-            oldest_seq=journal.oldest_seq,
-            revision=agent.core.revision,
+            seq=durable.seq,
+            oldest_seq=durable.oldest_seq,
+            revision=durable.revision,
             facts=agent.inventory.facts,
-            entities=agent.durable,
+            entities=durable.entities,
             measurements=tuple(agent.measurements.values()),
             present=agent.present(),
         )
         connection.say(Reported(report=report), hello.op_id)
         connection.minor = hello.minor if hello.major == MAJOR else 0
-        connection.told(report.facts)
+        connection.reported(report, journal)
 
     async def serve(self, connection: Connection, ws: ServerConnection, sender: asyncio.Task[None]) -> None:
         """Read frames until the connection ends."""
@@ -196,7 +199,7 @@ class Desk:
                 connection.say(Refused(op_id=command.op_id, code="E_READ_ONLY", words=words), command.op_id)
                 return
             inventory, entities = self._agent.inventory, self._agent.core.entities
-            capacity, digest = inventory.capacity(entities), payload_digest(command)
+            capacity, digest = inventory.capacity(), payload_digest(command)
             found = inventory.foreign_now(command.pid, entities) if isinstance(command, AdoptForeign) else None
             self._agent.dispatch(CommandArrived(connection.number, command, digest, capacity, found))
         elif isinstance(command, Subscribe):
@@ -214,7 +217,8 @@ class Desk:
     def _subscribe(self, connection: Connection, command: Subscribe) -> None:
         journal = self._agent.journal
         if command.cursor is None:
-            start = max(journal.oldest_seq - 1, journal.head_seq - command.tail, 0)
+            # What came behind the report is part of the stream, however short a tail was asked for.
+            start = max(journal.oldest_seq - 1, min(journal.head_seq - command.tail, connection.report_seq), 0)
             connection.say(Subscribed(outcome="ok", from_seq=start), command.op_id)
             connection.stream_from(start)
             return
@@ -246,6 +250,13 @@ class Desk:
         except (*UNABLE, JournalDamaged, JournalWriteFailed) as error:
             words = str(error) or type(error).__name__
             result = Result(status="failed", resource_state="unknown", first_error=words)
+        except Exception as error:  # noqa: BLE001  whoever asked hears that there is no answer, instead of waiting
+            sys.stderr.write(f"{command_type(command)} could not be answered:\n{traceback.format_exc()}")
+            words = (
+                f"a fault of ringtop's agent on {self._agent.host}: {type(error).__name__}: {error}. The traceback is "
+                "in its log; everything else goes on"
+            )
+            result = Result(status="failed", resource_state="unknown", first_error=words)
         connection.say(Answered(op_id=command.op_id, command=command_type(command), result=result), command.op_id)
         if isinstance(command, ForkJournal) and result.status == "succeeded":
             # The history that the consoles follow has ended: each says hello anew and gets a whole report.
@@ -265,7 +276,7 @@ class Desk:
             return _said({"answered": words is None, "words": words or "answered"})
         if isinstance(command, OperationStatus):
             known = command.asked in self._agent.core.entities.operations
-            durable = self._agent.durable.operations.get(command.asked)
+            durable = self._agent.journal.entities.operations.get(command.asked)
             result = tree_of(durable.result) if durable is not None and durable.result is not None else None
             return _said({"known": known, "result": result})
         if isinstance(command, TestReplica):

@@ -155,13 +155,18 @@ def read_nvidia() -> GpuReading:
         pynvml.nvmlInit()
     except pynvml.NVMLError as missing:
         return GpuReading(words=f"no NVIDIA driver ({missing})")
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as lost:
+        return GpuReading(words=f"the NVIDIA driver does not list its devices ({lost})")
     devices, owners, complaints = [], {}, []
-    for index in range(pynvml.nvmlDeviceGetCount()):
+    for index in range(count):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            owners[uuid] = _nvidia_owners(pynvml, handle)
+            if (listed := _nvidia_owners(pynvml, handle)) is not None:
+                owners[uuid] = listed
             words = str(pynvml.nvmlDeviceGetName(handle))
         except pynvml.NVMLError as lost:
             complaints.append(f"CUDA{index} does not answer ({lost})")
@@ -174,9 +179,15 @@ def read_nvidia() -> GpuReading:
     return GpuReading(devices=tuple(devices), owners=owners, words="; ".join(complaints))
 
 
-def _nvidia_owners(pynvml: Any, handle: Any) -> dict[int, int]:
-    """Processes of this namespace with memory on a device; bytes, or -1 where the driver does not say."""
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+def _nvidia_owners(pynvml: Any, handle: Any) -> dict[int, int] | None:
+    """Processes of this namespace with memory on a device; bytes, or -1 where the driver does not say.
+
+    None where it names no owners at all, as in some virtual machines: the device is one all the same.
+    """
+    try:
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError_NotSupported:
+        return None
     return {int(one.pid): -1 if one.usedGpuMemory is None else int(one.usedGpuMemory) for one in running}
 
 

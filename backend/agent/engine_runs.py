@@ -35,7 +35,7 @@ from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
 from backend.contract.entities import Entities, Hold, LoadRecord, ProcessIdentity, Resident, Shard, hold_key
 from backend.contract.plans import Plan, PlannedShard
 from backend.contract.words import LoadGeneration, NodeId
-from backend.engines.driver import AskingDriver, Driver, Run, Seen, SpawningDriver
+from backend.engines.driver import AskingDriver, Driver, EngineMissing, Run, Seen, SpawningDriver
 from backend.engines.taken_over import STOP_STEPS, follow_taken_over
 from backend.failpoints import failpoint
 
@@ -58,6 +58,7 @@ class EngineRuns:
         may_canary: Callable[[Shard], bool],
         is_watched: Callable[[], bool],
         is_draining: Callable[[Shard], bool] = lambda shard: False,
+        was_drained: Callable[[Shard], bool] = lambda shard: False,
     ) -> None:
         self.folder = folder
         self.drivers = drivers
@@ -66,11 +67,12 @@ class EngineRuns:
         self._find = find
         self._may_canary = may_canary
         self._is_draining = is_draining
+        self._was_drained = was_drained
         self._is_watched = is_watched
         self._tasks: set[asyncio.Task[None]] = set()
         self._drives: dict[Key, asyncio.Task[None]] = {}
         self._stops: dict[Key, asyncio.Task[None]] = {}
-        self._ended: dict[Key, asyncio.Event] = {}
+        self._followed: set[Key] = set()
         self._trees: dict[Key, foreign_runs.Tree] = {}
         self._proving: set[str] = set()
         self._tidying: asyncio.Task[None] | None = None
@@ -89,12 +91,12 @@ class EngineRuns:
     def follow(self, effect: Follow) -> None:
         """Watch a process for its end, and drive its engine."""
         key = (effect.node_id, effect.generation)
-        if key in self._ended:
+        if key in self._followed:
             return
         found = self._find(effect.node_id)
         if found is None or not found[0].is_begun:
             return
-        self._ended[key] = asyncio.Event()
+        self._followed.add(key)
         if found[0].resident is not None:
             self._start(self._watch_resident(key, *found))
         else:
@@ -123,7 +125,11 @@ class EngineRuns:
         if shard.taken_over is not None and shard.identity is not None:
             self._dispatch(foreign_runs.found_again(shard, shard.identity))
             return
-        if isinstance(self.drivers.get(shard.engine), AskingDriver):
+        driver = self.drivers.get(shard.engine)
+        if shard.resident is not None and not isinstance(driver, AskingDriver):
+            self._dispatch(Stuck(node, generation, f"quarantined: {_unasked(shard, shard.resident)}"))
+            return
+        if isinstance(driver, AskingDriver):
             # It is named before anything is asked: without a name nothing was. What became of it, its drive asks.
             words = "the agent restarted before the load was asked for; nothing runs"
             named = shard.resident
@@ -166,10 +172,22 @@ class EngineRuns:
 
     def tidy(self, entities: Entities) -> None:
         """Rotate long logs of what runs and remove folders of runs that are long over, beside everything else."""
+        used = {(shard.node_id, shard.load_generation) for shard in entities.shards.values()}
+        used |= {(hold.node_id, hold.load_generation) for hold in entities.holds.values()}
+        self._followed &= used
+        for kept in (self._stops, self._trees):
+            for key in [key for key in kept if key not in used]:
+                del kept[key]
         if self._tidying is None or self._tidying.done():
-            used = [(shard.node_id, shard.load_generation) for shard in entities.shards.values()]
-            used += [(hold.node_id, hold.load_generation) for hold in entities.holds.values()]
             self._tidying = self._start(self._tidy([self.run_folder(*key) for key in used]))
+
+    def _driver(self, engine: str) -> Driver:
+        """The driver of an engine. Raises EngineMissing."""
+        driver = self.drivers.get(engine)
+        if driver is None:
+            known = ", ".join(sorted(self.drivers)) or "none"
+            raise EngineMissing(f"[engines.{engine}] is not in agent.toml, which has: {known}. Write it there")
+        return driver
 
     # Tasks
 
@@ -190,9 +208,9 @@ class EngineRuns:
             return
         shard, record = found
         planned = next(s for s in record.plan.shards if s.node_id == shard.node_id)
-        driver = self.drivers[shard.engine]
         who: ProcessIdentity | Resident
         try:
+            driver = self._driver(shard.engine)
             if isinstance(driver, AskingDriver):
                 resolve_model(record.plan.model_path, self._model_roots)
                 who = driver.residence(planned, record.plan)
@@ -200,6 +218,8 @@ class EngineRuns:
                 who = await self._spawn_process(driver, planned, record.plan, effect.nonce)
         except (ValueError, supervisor.SpawnFailed) as error:
             self._dispatch(SpawnFailed(effect.node_id, effect.generation, str(error)))
+        except RunUnreadable as error:
+            self._dispatch(Stuck(effect.node_id, effect.generation, f"quarantined: {error}"))
         else:
             self._dispatch(Spawned(effect.node_id, effect.generation, who))
 
@@ -224,14 +244,17 @@ class EngineRuns:
         kills_before = await once_there_are(_oom_kills, what)
         tree = self._trees.get(key)
         looking = None if tree is None else self._start(tree.follow())
-        code, signal = await once_there_are(lambda: supervisor.wait_ended(identity, folder), what)
+        code = signal = None
+        try:
+            code, signal = await once_there_are(lambda: supervisor.wait_ended(identity, folder), what)
+            words = supervisor.exit_words(code, signal)
+        except RunUnreadable as error:  # the process is gone by then; only how it ended cannot be read
+            words = f"exit unknown: {error}"
         if looking is not None:
             looking.cancel()
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
-        self._ended[key].set()
-        words = supervisor.exit_words(code, signal)
         unasked = signal == 9 and key not in self._stops
         kills = await once_there_are(_oom_kills, what) if unasked else None
         if kills is not None and kills_before is not None and kills > kills_before:
@@ -247,7 +270,6 @@ class EngineRuns:
         drive = self._drives.pop(key, None)
         if drive is not None:
             drive.cancel()
-        self._ended[key].set()
         self._dispatch(Ended(*key, None, None, words, ()))
 
     def _run(self, shard: Shard, record: LoadRecord, *, adopted: bool) -> Run:
@@ -258,6 +280,7 @@ class EngineRuns:
             log=self.run_folder(shard.node_id, shard.load_generation) / "engine.log",
             free_memory=lambda: devices.device_free(shard.device),
             adopted=adopted,
+            was_drained=adopted and self._was_drained(shard),
             may_canary=lambda: self._may_canary(shard),
             is_watched=self._is_watched,
             is_draining=lambda: self._is_draining(shard),
@@ -280,7 +303,9 @@ class EngineRuns:
             if shard.taken_over is not None:
                 await follow_taken_over(run, see, lambda: time.time_ns() // 1_000_000)
             else:
-                await self.drivers[shard.engine].drive(run, see)
+                await self._driver(shard.engine).drive(run, see)
+        except EngineMissing as error:
+            self._dispatch(DriveBroke(*key, str(error)))
         except Exception as error:  # noqa: BLE001  one engine's odd answer must not take the other engines' agent along
             sys.stderr.write(f"the drive of {shard.node_id} broke:\n{traceback.format_exc()}")
             self._dispatch(DriveBroke(*key, f"{type(error).__name__}: {error}"))
@@ -294,9 +319,12 @@ class EngineRuns:
         if drive is not None:
             drive.cancel()
         failpoint("runs.before_stop")
-        driver = self.drivers.get(shard.engine)
-        if isinstance(driver, AskingDriver) and shard.resident is not None:
-            await driver.unload(self._run(*found, adopted=True), lambda words: self._dispatch(Stuck(*key, words)))
+        if shard.resident is not None:
+            driver = self.drivers.get(shard.engine)
+            if isinstance(driver, AskingDriver):
+                await driver.unload(self._run(*found, adopted=True), lambda words: self._dispatch(Stuck(*key, words)))
+            else:
+                self._dispatch(Stuck(*key, _unasked(shard, shard.resident)))
             return  # its end is seen by the watch
         assert shard.identity is not None
         try:
@@ -308,16 +336,17 @@ class EngineRuns:
             pids = ", ".join(str(pid) for pid in outcome.stuck_pids)
             words = f"process {pids} is still there after KILL (stuck); nothing it uses is given out"
             self._dispatch(Stuck(*key, words, outcome.stuck_pids))
-        elif key not in self._ended:  # nobody follows it: what its folder said of it could not be believed
+        elif key not in self._followed:  # nobody follows it: what its folder said of it could not be believed
             self._dispatch(Ended(*key, None, None, supervisor.exit_words(None, None), ()))
 
     async def _stopped(self, key: Key, shard: Shard) -> supervisor.StopOutcome:
         assert shard.identity is not None
         if shard.taken_over is not None:
             return await foreign_runs.stop(self._tree(key, shard.identity), STOP_STEPS)
-        driver = self.drivers[shard.engine]
-        assert isinstance(driver, SpawningDriver)
-        return await supervisor.stop(shard.identity, self.run_folder(*key), driver.stop_steps(shard.role))
+        driver = self.drivers.get(shard.engine)
+        # Of an engine that stands in agent.toml no more nobody knows the steps, and its process must end all the same.
+        steps = driver.stop_steps(shard.role) if isinstance(driver, SpawningDriver) else STOP_STEPS
+        return await supervisor.stop(shard.identity, self.run_folder(*key), steps)
 
     async def _prove(self, hold: Hold) -> None:
         failpoint("runs.before_prove")
@@ -367,6 +396,14 @@ class EngineRuns:
             return found[0].identity
         record = RunFolder(self.run_folder(hold.node_id, hold.load_generation)).read_spawn()
         return None if record is None else record.identity
+
+
+def _unasked(shard: Shard, resident: Resident) -> str:
+    """Why nothing is known of a resident, and nothing done to it."""
+    return (
+        f"{shard.node_id} is {resident.words}, and [engines.{shard.engine}] stands in agent.toml no more: whether it "
+        "runs is not known. Put it back and restart the agent"
+    )
 
 
 async def _oom_kills() -> int | None:

@@ -73,7 +73,7 @@ def host_facts(
         fabric=fabric,
         cores=cores,
         power_w=power_w,
-        ephemeral=ephemeral_range(),
+        ephemeral=ephemeral_range() or (0, 0),
         addresses=own_addresses(),
         memory_limit=group.limit if group is not None and group.limit < memory.total else 0,
     )

@@ -26,6 +26,8 @@ from backend.engines.recognise import Recognised, may_be_engine, recognise
 YOUNG_SECONDS = 2.0
 """Younger ones may be a question about a version, or be on the way into a record."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+_LONGEST_PATH = 4096
+"""PATH_MAX of Linux: a longer one names no file, and anybody's process may have any command line."""
 _ANYWHERE = ("0.0.0.0", "::")
 _Listening = Mapping[int, tuple[str, Port]]
 """Address and port by the inode of the socket that listens there."""
@@ -243,8 +245,13 @@ def _devices(tree: Sequence[int], gpus: GpuReading) -> tuple[tuple[str, ...], in
 
 def _file_of(pid: int, model: str, model_roots: Sequence[str]) -> str:
     """A model under the name that the catalog may have for it: by a model root, else whole, else as it was given."""
-    if not model:
-        return ""
+    if not model or len(model) > _LONGEST_PATH:
+        return model[:_LONGEST_PATH]
+    # A folder may have a name that is no text, which no frame carries.
+    return os.fsencode(_found_file(pid, model, model_roots)).decode(errors="replace")
+
+
+def _found_file(pid: int, model: str, model_roots: Sequence[str]) -> str:
     try:
         path = os.path.join(os.readlink(PROC / str(pid) / "cwd"), model)
     except OSError:

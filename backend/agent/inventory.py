@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,7 +172,7 @@ class Inventory:
                 raise
             return None
 
-    def capacity(self, entities: Entities) -> Capacity:
+    def capacity(self) -> Capacity:
         """What the core decides reservations on, with the main memory read at this moment.
 
         When it cannot be read, as without a file descriptor left, the last measurement stands and no load is taken.
@@ -206,8 +208,13 @@ class Inventory:
         try:
             return await self.drivers[name].facts()
         except EngineMissing as error:
-            folder = self._config.engines[name].folder
-            return EngineFacts(engine=name, folder=folder, release="", devices=(), words=str(error))
+            words = str(error)
+        except Exception as error:  # noqa: BLE001  one engine's odd answer must not take the other engines' agent along
+            words = f"a fault of ringtop's agent while it looked at {name}: {type(error).__name__}: {error}"
+            if known is None or known.words != words:
+                sys.stderr.write(f"{words}\n{traceback.format_exc()}")
+        folder = self._config.engines[name].folder
+        return EngineFacts(engine=name, folder=folder, release="", devices=(), words=words)
 
     def _committed(self, device: DeviceFacts, entities: Entities) -> DeviceFacts:
         cap = self._config.device_cap(device.name)

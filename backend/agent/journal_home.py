@@ -24,6 +24,10 @@ ACCEPTED = "accepted"
 """A file in the folder of a run that the journal does not know, and that a person accepted as it is."""
 
 
+class NoJournal(Exception):
+    """There is nothing to hold: neither a journal nor the folder for one can be had. The message says why."""
+
+
 def limits_of(config: AgentConfig) -> Limits:
     """The journal's limits with what agent.toml says of them."""
     return Limits(keep_days=config.journal.keep_days, keep_bytes=int(config.journal.keep_gib * (1 << 30)))
@@ -35,12 +39,19 @@ def journal_folder(config: AgentConfig) -> Path:
 
 
 def open_journal(config: AgentConfig) -> Journal | DamagedJournal:
-    """The journal, or what of it can be read. Raises JournalLocked, and OSError when there is nothing to hold."""
+    """The journal, or what of it can be read. Raises JournalLocked and NoJournal."""
     folder = journal_folder(config)
     try:
         return Journal.open(folder, host=config.host, clock=SystemClock(), limits=limits_of(config))
     except (JournalDamaged, JournalWriteFailed) as error:
-        return DamagedJournal(folder, host=config.host, words=str(error))
+        words = str(error)
+    try:
+        return DamagedJournal(folder, host=config.host, words=words)
+    except OSError as error:
+        raise NoJournal(
+            f"the state folder {config.state} can be neither written nor read: {error.strerror} ({error.filename}). "
+            "Look at its disk and owner, or name another one as state in agent.toml."
+        ) from error
 
 
 async def set_aside(config: AgentConfig, journal: Journal) -> DamagedJournal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http
 import os
 import socket
+import stat
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,44 +25,64 @@ Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
 class SocketTaken(Exception):
-    """Another agent answers at this one's socket. The message names the socket and what to do."""
+    """Somebody else has the socket or the port, or none can be made there. The message names it and what to do."""
 
 
 async def listen_unix(handler: Handler, path: str, connected: Callable[[], int]) -> Server:
     """Listen at ``path`` with mode 0600. Raises SocketTaken."""
     make_room(path)
-    old = os.umask(0o177)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o177)  # for this one call: what other tasks and threads make has modes of its own
     try:
-        return await unix_serve(handler, path, **_settings(None, connected))
+        listener.bind(path)
+        listener.listen()  # at once: whoever sees the socket may connect
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(path, error) from error
     finally:
         os.umask(old)
+    return await unix_serve(handler, sock=listener, **_settings(None, connected))
 
 
 async def listen_loopback(handler: Handler, port: int, connected: Callable[[], int]) -> Server:
-    """Listen at 127.0.0.1, never at any other address."""
-    return await serve(handler, "127.0.0.1", port, **_settings(port, connected))
+    """Listen at 127.0.0.1, never at any other address. Raises SocketTaken."""
+    try:
+        return await serve(handler, "127.0.0.1", port, **_settings(port, connected))
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise SocketTaken(f"127.0.0.1:{port} cannot be listened at: {why}. Give another --loopback-port.") from error
 
 
 def make_room(path: str) -> None:
     """Remove a socket that an agent left which is gone, and make its folder.
 
     Raises SocketTaken when somebody answers: the journal's lock keeps two agents apart only where they share a folder.
+    Nothing but a socket is ever removed.
     """
-    Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:
+            Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError as error:
+            if not stat.S_ISSOCK(os.stat(path).st_mode):  # the kernel refuses a connection to any other file alike
+                words = f"{path} is a file and no socket, and is left as it is. Name another socket in agent.toml."
+                raise SocketTaken(words) from error
             Path(path).unlink(missing_ok=True)
             return
         except OSError as error:
-            raise SocketTaken(f"{path} cannot be listened at: {error}. Name another socket in agent.toml.") from error
+            raise _cannot_listen(path, error) from error
         holder = _peer_pid(probe)
     raise SocketTaken(
         f"process {holder} answers at {path} already, with a state folder of its own. One host has one agent: stop "
         "that one first, or give this one another host id, state folder and socket in agent.toml."
     )
+
+
+def _cannot_listen(path: str, error: OSError) -> SocketTaken:
+    return SocketTaken(f"{path} cannot be listened at: {error.strerror or error}. Name another socket in agent.toml.")
 
 
 def _peer_pid(connected: socket.socket) -> int:

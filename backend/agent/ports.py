@@ -114,9 +114,15 @@ def _reason(refused: OSError) -> str:
     return refused.strerror or str(refused)
 
 
-def ephemeral_range(proc: Path = PROC) -> tuple[int, int]:
-    """The ports, inclusive, that the kernel gives to outgoing connections: an engine's port among them may be taken."""
-    low, high = (proc / "sys/net/ipv4/ip_local_port_range").read_text().split()
+def ephemeral_range(proc: Path = PROC) -> tuple[int, int] | None:
+    """The ports, inclusive, that the kernel gives to outgoing connections: an engine's port among them may be taken.
+
+    None where they cannot be read: no descriptor is left for it, or a sandbox hides them.
+    """
+    try:
+        low, high = (proc / "sys/net/ipv4/ip_local_port_range").read_text().split()
+    except OSError:
+        return None
     return int(low), int(high)
 
 

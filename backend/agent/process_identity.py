@@ -203,12 +203,3 @@ def _killpg(group: int, signum: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def memory_of(pid: int) -> int | None:
-    """Resident bytes of one process; None when it is gone, and for a zombie, which has none."""
-    try:
-        pages = int((PROC / str(pid) / "statm").read_bytes().split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") or None

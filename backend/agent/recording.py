@@ -15,6 +15,7 @@ from backend.agent.core.state import (
     CommandArrived,
     CoreEvent,
     Disconnected,
+    Discovered,
     EngineSaw,
     HealthSeen,
     JournalFailed,
@@ -23,12 +24,23 @@ from backend.agent.core.state import (
     Ticked,
 )
 from backend.agent.journal import Appended, DamagedJournal, Journal, JournalWriteFailed
-from backend.contract.entities import Entities, JournalRecord, Resident
+from backend.contract.entities import JournalRecord, Resident
 from backend.contract.reports import Measurement
-from backend.engines.driver import PhaseSeen
+from backend.engines.driver import CanarySeen, PhaseSeen
+
+
+class NotStorable(ValueError):
+    """Records that the journal can never take, such as one over its size. Nothing was queued. The message says why."""
+
 
 MOST_HELD = 10_000
-"""Events kept while the journal takes nothing; beyond it the oldest go, and the next discovery tells the rest."""
+"""Events kept while the journal takes nothing. What only says the same again is kept once, so this is never met."""
+_ALWAYS_HEARD = (
+    CommandArrived | Ticked | Disconnected | Synced | JournalFailed | JournalResumed | HealthSeen | Discovered
+)
+"""What the core may hear while nothing can be written: it decides nothing then, or says so to who asked."""
+_TOLD_AGAIN = CommandArrived | Ticked | Disconnected | HealthSeen | Discovered
+"""What needs no keeping, as it comes again or was answered."""
 
 
 class Recording:
@@ -59,9 +71,7 @@ class Recording:
     def keeps(self, event: CoreEvent) -> bool:
         """Whether the core must not hear of this now, because nothing of it could be written; then it is kept."""
         self._order += 1
-        if not self.failed or isinstance(
-            event, CommandArrived | Ticked | Disconnected | Synced | JournalFailed | JournalResumed | HealthSeen
-        ):
+        if not self.failed or isinstance(event, _ALWAYS_HEARD):
             return False
         if isinstance(event, EngineSaw) and isinstance(event.seen, Measurement):
             return True
@@ -74,7 +84,7 @@ class Recording:
         return [event for _, event in sorted(held, key=lambda each: each[0])]
 
     def append(self, effect: Append, cause: CoreEvent) -> None:
-        """Write the records that ``cause`` led to; ``Synced`` follows."""
+        """Write the records that ``cause`` led to; ``Synced`` follows. Raises NotStorable."""
         order = self._order
         try:
             write = self._journal.append_lazy if effect.lazy else self._journal.append
@@ -82,6 +92,8 @@ class Recording:
         except JournalWriteFailed as error:
             self._refused(error, order, cause)
             return
+        except ValueError as error:
+            raise NotStorable(str(error)) from error
         if appended is None:
             self._tell(Synced(effect.token))
             return
@@ -94,15 +106,11 @@ class Recording:
         if not self.failed or self.is_over or self._tasks or not self._journal.resume():
             return False
         self.failed = ""
-        self._tell(JournalResumed(self._journal.entities))
+        durable = self._journal.snapshot()
+        self._tell(JournalResumed(durable.entities, durable.revision))
         for event in self.held():
             self._tell(event)
         return True
-
-    @property
-    def entities(self) -> Entities:
-        """What is durable."""
-        return self._journal.entities
 
     async def _when_durable(self, token: int, appended: Appended, order: int, cause: CoreEvent) -> None:
         try:
@@ -119,15 +127,17 @@ class Recording:
         is_first = not self.failed
         self.failed = str(error)
         self.is_over = self.is_over or error.fenced
-        if not isinstance(cause, CommandArrived | Ticked | Disconnected | HealthSeen):
+        if not isinstance(cause, _TOLD_AGAIN):
             self._hold(order, cause)
         if is_first or error.fenced:
             self._tell(JournalFailed(self.failed, self.is_over))
 
     def _hold(self, order: int, event: CoreEvent) -> None:
-        last = self._held[-1][1] if self._held else None
-        if _is_same_phase(last, event):
-            self._held.pop()
+        """A newer word of the same source replaces an older one that it says again."""
+        source = _source_of(event)
+        last = next((n for n in reversed(range(len(self._held))) if _source_of(self._held[n][1]) == source), None)
+        if last is not None and _matter_of(self._held[last][1]) == _matter_of(event):
+            del self._held[last]
         self._held.append((order, event))
         del self._held[:-MOST_HELD]
 
@@ -146,11 +156,16 @@ def words_of(event: CoreEvent) -> str:
     return str(getattr(event, "words", ""))
 
 
-def _is_same_phase(last: CoreEvent | None, event: CoreEvent) -> bool:
-    return (
-        isinstance(last, EngineSaw)
-        and isinstance(event, EngineSaw)
-        and isinstance(last.seen, PhaseSeen)
-        and isinstance(event.seen, PhaseSeen)
-        and (last.node_id, last.generation, last.seen.state) == (event.node_id, event.generation, event.seen.state)
-    )
+def _source_of(event: CoreEvent) -> object:
+    """Of whom an event tells: a shard of one generation, or else nobody but its own kind."""
+    node_id = getattr(event, "node_id", None)
+    return type(event) if node_id is None else (node_id, getattr(event, "generation", None))
+
+
+def _matter_of(event: CoreEvent) -> object:
+    """What of an event makes a difference afterwards: of progress and of canaries not each word of it."""
+    if isinstance(event, EngineSaw) and isinstance(event.seen, PhaseSeen):
+        return PhaseSeen, event.seen.state
+    if isinstance(event, EngineSaw) and isinstance(event.seen, CanarySeen):
+        return CanarySeen, event.seen.canary.ok
+    return event

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS
 from backend.contract.entities import ProcessIdentity
 from backend.contract.words import NodeId
 
@@ -67,12 +68,18 @@ class RunFolder:
         """Make sure that a start which is not recorded by now never happens.
 
         The shim links its record to this name, which fails when the name is taken, and then executes nothing. So a
-        record read after this call is the last word.
+        record read after this call is the last word. Raises RunUnreadable when the name cannot be taken.
         """
         try:
             os.close(os.open(self.spawn_record, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except (FileNotFoundError, FileExistsError):
             return  # no folder, so no shim was ever started for it; or the shim was first: its record stands
+        except OSError as error:
+            _raise_unless_short(error)
+            raise RunUnreadable(
+                f"{self.spawn_record} cannot be made: {error.strerror}. Whether a start of it goes on is not known; "
+                "look at the disk, then restart the agent."
+            ) from error
 
 
 def run_folder(runs: Path, node_id: NodeId, generation: int) -> Path:
@@ -80,11 +87,23 @@ def run_folder(runs: Path, node_id: NodeId, generation: int) -> Path:
     return runs / f"{node_id.replace('/', '_')}-{generation}"
 
 
+def _raise_unless_short(error: OSError) -> None:
+    """Without a descriptor nothing was learned, and whoever waits tries again."""
+    if error.errno in OUT_OF_DESCRIPTORS:
+        raise error
+
+
 def _read(path: Path, kind: type[Record]) -> Record | None:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        _raise_unless_short(error)
+        raise RunUnreadable(
+            f"{path} cannot be read: {error.strerror}. Nothing of this run is touched; look at the disk, and at the "
+            "host's processes by hand."
+        ) from error
     if not text:
         return None
     try:

@@ -18,42 +18,21 @@ from pathlib import Path
 
 import msgspec
 
-from backend.agent.cgroup import oom_kills
 from backend.agent.descriptors import OUT_OF_DESCRIPTORS, once_there_are, spare
 from backend.agent.process_identity import (
     SeenProcess,
     group_members,
     is_alive,
-    memory_of,
     open_identity,
     see_process,
     signal_group,
     signal_one,
 )
-from backend.agent.run_folder import RunFolder, RunUnreadable, SpawnRecord, run_folder
+from backend.agent.run_folder import RunFolder, RunUnreadable, SpawnRecord
 from backend.agent.scopes import own_scope
 from backend.contract.entities import ProcessIdentity
 from backend.engines.driver import StopStep
 from backend.failpoints import failpoint
-
-__all__ = [
-    "EndedRun",
-    "RunFolder",
-    "RunUnreadable",
-    "SpawnFailed",
-    "StopOutcome",
-    "adopt",
-    "exit_words",
-    "group_members",
-    "is_alive",
-    "memory_of",
-    "oom_kills",
-    "run_folder",
-    "send_signal",
-    "spawn",
-    "stop",
-    "wait_ended",
-]
 
 SHIM = Path(__file__).with_name("shim.py")
 SPAWN_SECONDS = 10.0
@@ -275,7 +254,7 @@ def _start_shim(run: RunFolder, nonce: str, argv: Sequence[str], env: Mapping[st
 
 
 async def _await_execution(run: RunFolder, shim: int, argv: Sequence[str]) -> ProcessIdentity:
-    """Follow the files and /proc until the engine executes. Raises SpawnFailed, with nothing left running."""
+    """Follow the files and /proc until the engine executes, or cannot be ended. Raises SpawnFailed: nothing runs."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SPAWN_SECONDS
     pause = LOOK_SECONDS
@@ -292,8 +271,8 @@ async def _await_execution(run: RunFolder, shim: int, argv: Sequence[str]) -> Pr
     await _ended_within(shim, KILL_SECONDS)
     run.give_up()
     record = run.read_spawn()
-    if record is not None:
-        await stop(record.identity, run.path, ())
+    if record is not None and not (await stop(record.identity, run.path, ())).stopped:
+        return record.identity  # it survives KILL: followed and stopped like any other, so that what it holds is held
     raise SpawnFailed(
         f"cannot start {argv[0]}: not executed within {SPAWN_SECONDS:g} s, so it was ended. A slow disk under "
         f"{run.path} does this: look at the host's disks. {_shim_words(run)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -50,6 +52,12 @@ class Tending:
             return Result(status="rejected", resource_state="absent", first_error=str(error))
         except (TendingFailed, OSError) as error:
             return Result(status="failed", resource_state="unknown", first_error=str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001  without a result nothing else could ever be done to that engine's agent
+            sys.stderr.write(f"{command.engine} could not be tended:\n{traceback.format_exc()}")
+            words = (
+                f"a fault of ringtop's agent: {type(error).__name__}: {error}. Look at what became of it on the host"
+            )
+            return Result(status="failed", resource_state="unknown", first_error=words)
         return Result(status="succeeded", resource_state="present", value={"words": words})
 
     async def _carry_out(self, tender: Tender, command: TendResident) -> str:

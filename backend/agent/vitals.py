@@ -43,7 +43,7 @@ class VitalSigns:
             disk=await self._disk_room(),
             descriptors=descriptors(),
             ports=self._config.ports,
-            ephemeral=_ephemeral(),
+            ephemeral=ephemeral_range(),
             kept=kept_ports(),
         )
 
@@ -93,10 +93,3 @@ def kept_ports(proc: Path = PROC) -> tuple[tuple[int, int], ...]:
         first, _, last = part.partition("-")
         ranges.append((int(first), int(last or first)))
     return tuple(ranges)
-
-
-def _ephemeral() -> tuple[int, int] | None:
-    try:
-        return ephemeral_range()
-    except OSError:
-        return None  # no descriptor is left to read it, or a sandbox without it

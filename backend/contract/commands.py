@@ -10,6 +10,13 @@ from backend.contract.numbers import BadValue, check_port, check_seconds, check_
 from backend.contract.plans import Plan
 from backend.contract.words import HostId, LoadGeneration, NodeGeneration, NodeId, OpId, ReplicaId
 
+LONGEST_OP_ID = 512
+LONGEST_WORDS = 4096
+"""Characters of what a person says with a command: it stands in reports, which every console has to be able to read."""
+_WORDS = (
+    *("by", "why", "who", "console", "subject", "replica", "node_id", "reservation"),
+    *("admission_closed_by", "engine", "life", "folder", "aside"),
+)
 LONGEST_HOLD_SECONDS = 366 * 86_400
 """Of whatever an agent keeps until a time: a hold, a cordon, a reservation, a drain."""
 LONGEST_LEASE_SECONDS = 3600
@@ -24,6 +31,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         check_text("op_id", self.op_id)
+        if len(self.op_id) > LONGEST_OP_ID:
+            raise BadValue(f"op_id has {len(self.op_id)} characters, more than {LONGEST_OP_ID}")
+        for name in _WORDS:
+            if (length := len(getattr(self, name, ""))) > LONGEST_WORDS:
+                raise BadValue(f"{name} has {length} characters, more than {LONGEST_WORDS}: say it shorter")
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,6 +17,9 @@ from backend.engines.recognise import LEADER
 
 READY, LOADING, CLOSED, SILENT, OTHER = "ready", "loading", "closed", "silent", "other"
 _WANTS_KEY = (401, 403)
+MOST_NAMES = 32
+LONGEST_TEXT = 512
+"""What of an answer is passed on: anybody's process may give it, and a report has to stay one frame."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -104,7 +107,7 @@ def _listed(heard: tuple[int, Any]) -> list[dict[str, Any]]:
 
 
 def _ids(listed: list[dict[str, Any]]) -> tuple[str, ...]:
-    return tuple(each["id"] for each in listed if isinstance(each.get("id"), str))
+    return tuple(_text(each["id"]) for each in listed if isinstance(each.get("id"), str))[:MOST_NAMES]
 
 
 def _dict(value: object) -> dict[str, Any]:
@@ -112,4 +115,4 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:LONGEST_TEXT] if isinstance(value, str) else ""

@@ -111,9 +111,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     ``pid`` is 0 for a resident, which has no process of this agent; ``model`` is the file that it is to read, where
     this agent does not pass it on a command line. ``adopted`` says that it ran, or was asked for, before this agent
-    did: then nothing is assumed of its phase. ``may_canary`` is False while the replica drains: a canary would count as
-    work; ``is_draining`` is True then. ``is_watched`` is False while nobody asks for measurements: what is idle then
-    may be measured less often.
+    did: then nothing is assumed of its phase; ``was_drained`` that a drain of it was begun. ``may_canary`` is False
+    while the replica drains: a canary would count as work; ``is_draining`` is True then. ``is_watched`` is False while
+    nobody asks for measurements: what is idle then may be measured less often.
     """
 
     shard: Shard
@@ -122,6 +122,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     log: Path
     free_memory: Callable[[], int]
     adopted: bool = False
+    was_drained: bool = False
     may_canary: Callable[[], bool] = _always
     is_draining: Callable[[], bool] = _never
     model: Path = Path()

@@ -21,7 +21,7 @@ from backend.contract.words import UnixMs
 from backend.engines.answers import READY, Told, ask_engine
 from backend.engines.driver import PhaseSeen, Run, Seen, StopStep
 from backend.engines.llamacpp.exchange import Answer, exchange
-from backend.engines.llamacpp.metrics import read_census
+from backend.engines.llamacpp.metrics import MOST_COUNTED, read_census
 from backend.engines.llamacpp.sockets import resident_bytes
 
 POLL_SECONDS = 1.0
@@ -133,4 +133,4 @@ def _sum(text: str, name: str) -> int | None:
         total = math.fsum(float(value) for value in found)
     except (ValueError, OverflowError):
         return None  # a value that is no number says nothing
-    return int(total) if found and math.isfinite(total) else None
+    return int(total) if found and 0 <= total <= MOST_COUNTED else None

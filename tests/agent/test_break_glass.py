@@ -18,6 +18,7 @@ import pytest
 from backend.agent import break_glass, supervisor
 from backend.agent.break_glass import BEGUN, Note, drop_note, live_runs, read_notes, stop_runs
 from backend.agent.journal import Journal, SystemClock
+from backend.agent.process_identity import is_alive
 from backend.contract.entities import JournalRecord, ProcessIdentity
 from tests.agent.run_world import SECONDS, python, runs, said, seen, until
 
@@ -69,18 +70,33 @@ async def test_one_slot_is_stopped_without_an_agent_and_the_others_go_on(runs: P
     done = run(config, "tiny-1/0", "--break-glass", "--yes")
     assert done.returncode == 0, done.stderr
     assert f"tiny-1/0 generation 17: stopped (process {stopped.pid})" in done.stdout
-    assert not supervisor.is_alive(stopped)
-    assert supervisor.is_alive(kept)
+    assert not is_alive(stopped)
+    assert is_alive(kept)
     (note,) = read_notes(runs.parent).values()
     assert note.outcomes == {"tiny-1/0 generation 17": f"stopped (process {stopped.pid})"}
     assert "emergency stop past the agent by " in note.words
+
+
+async def test_a_person_without_a_name_can_stop_too(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id that no table knows, as in a container, is injected."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    identity = await start(runs, "tiny-1_0-17")
+    found, _ = live_runs(runs.parent)
+    note, _ = await asyncio.to_thread(stop_runs, runs.parent, found)
+    assert note.by == f"uid-{os.getuid()}"
+    assert not is_alive(identity)
 
 
 async def test_all_are_stopped_when_asked(runs: Path, config: Path) -> None:
     both = [await start(runs, name) for name in ("tiny-1_0-17", "big-2_1-18")]
     done = run(config, "--break-glass", "--all", "--yes")
     assert done.returncode == 0, done.stderr
-    assert not any(supervisor.is_alive(identity) for identity in both)
+    assert not any(is_alive(identity) for identity in both)
     again = run(config, "--break-glass", "--all", "--yes")
     assert (again.returncode, "no engine of the agent under" in again.stdout) == (0, True)
 
@@ -89,25 +105,25 @@ async def test_the_slot_must_be_typed(runs: Path, config: Path) -> None:
     identity = await start(runs, "tiny-1_0-17")
     code, err = typing(config, "tiny-1/1", "tiny-1/0", "--break-glass")
     assert (code, "nothing was touched" in err) == (2, True)
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
     code, err = typing(config, "tiny-1/0", "tiny-1/0", "--break-glass")
     assert code == 0, err
-    assert not supervisor.is_alive(identity)
+    assert not is_alive(identity)
 
 
 async def test_for_all_of_them_their_number_must_be_typed(runs: Path, config: Path) -> None:
     identity = await start(runs, "tiny-1_0-17")
     assert typing(config, "all", "--break-glass", "--all")[0] == 2
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
     assert typing(config, "all 1", "--break-glass", "--all")[0] == 0
-    assert not supervisor.is_alive(identity)
+    assert not is_alive(identity)
 
 
 async def test_without_a_terminal_and_without_yes_nothing_is_touched(runs: Path, config: Path) -> None:
     identity = await start(runs, "tiny-1_0-17")
     done = run(config, "tiny-1/0", "--break-glass")
     assert (done.returncode, "say --yes" in done.stderr) == (2, True)
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
 
 
 def test_what_must_be_said_is_asked_for(config: Path) -> None:
@@ -153,7 +169,7 @@ async def test_a_record_whose_process_is_another_one_now_is_never_signalled(runs
         (damaged / "spawn.json").write_text("{")
         done = run(config, "--break-glass", "--all", "--yes")
         assert f"left alone: {damaged}/spawn.json is damaged" in done.stderr
-        assert not supervisor.is_alive(identity)
+        assert not is_alive(identity)
         assert bystander.poll() is None
         damaged.joinpath("spawn.json").unlink()
         forged.joinpath("spawn.json").unlink()
@@ -190,7 +206,7 @@ async def test_where_no_note_can_be_left_the_engine_is_stopped_all_the_same(
     monkeypatch.setattr(break_glass, "SYSLOG", runs.parent / "absent")
     found, _ = live_runs(runs.parent)
     note, troubles = await asyncio.to_thread(stop_runs, runs.parent, found)
-    assert not supervisor.is_alive(identity)
+    assert not is_alive(identity)
     assert note.outcomes["tiny-1/0 generation 17"].startswith("stopped")
     assert any("no note for the journal could be left" in words for words in troubles)
     assert any("the system's log was not told" in words for words in troubles)

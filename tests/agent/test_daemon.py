@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -10,28 +11,30 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from backend.agent.ports import can_bind
-from backend.contract.commands import InspectModel, OperationStatus, Reserve, Subscribe
+from backend.contract.commands import InspectModel, OperationStatus, Release, Reserve, Subscribe
 from backend.contract.envelopes import SUBPROTOCOL
 from backend.contract.events import JournalBatch, Refused, Subscribed, Welcome
+from backend.contract.plans import sealed
 from backend.contract.words import OpId
 from tests.agent.wire import RawConsole
 from tests.e2e.fleet import Fleet
 from tests.factories import make_plan
+from tests.faults.stand import load, reserve, worker_plan
 from tests.ports import claim_block
 
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.start("host-a")
+        yield made
 
 
 async def test_the_socket_is_the_agents_users_alone(fleet: Fleet) -> None:
@@ -63,6 +66,22 @@ async def test_an_agent_that_is_another_host_says_both_names_and_closes(fleet: F
     assert (refused.code, "this agent is host-a; the console expected host-z" in refused.words) == ("E_HOST", True)
     with pytest.raises(ConnectionClosed):
         await console.hear(Welcome)
+
+
+async def test_a_command_that_no_record_can_hold_is_refused_aloud_and_the_agent_goes_on(fleet: Fleet) -> None:
+    console = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    before = await console.hello()
+    plan = sealed(msgspec.structs.replace(worker_plan(fleet), model_path="m" * 600_000))
+    assert (await console.ask(reserve(plan))).result.status == "succeeded"
+    words = await console.turned_down(load(plan))
+    assert "nothing was done: a journal record has 60" in words
+    assert "outside 1..524288. Shorten" in words
+    answer = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("l")))
+    assert answer.result.value == {"known": False, "result": None}
+    again = await RawConsole.open(fleet.socket("host-a"), "host-a", "again")
+    after = await again.hello()
+    assert (after.agent_epoch, after.revision) == (before.agent_epoch, 1)
+    assert (set(after.entities.reservations), after.entities.shards) == ({"r"}, {})
 
 
 async def test_a_command_to_a_node_is_refused_aloud_and_the_connection_lives(fleet: Fleet) -> None:
@@ -133,6 +152,19 @@ async def test_a_cursor_of_another_journal_is_diverged(fleet: Fleet) -> None:
     assert (await console.hear(Subscribed)).outcome == "diverged"
     await console.say(Subscribe(op_id=OpId("sub2"), cursor="yesterday"))
     assert "'yesterday' is not journal_id" in (await console.hear(Refused)).words
+
+
+async def test_a_stream_joins_its_report_however_short_a_tail_was_asked_for(fleet: Fleet) -> None:
+    first, second = [await RawConsole.open(fleet.socket("host-a"), "host-a", name) for name in ("a", "b")]
+    await first.hello()
+    report = await second.hello()
+    for n in range(3):
+        await first.ask(Release(op_id=OpId(f"x{n}"), reservation=OpId("none"), by="alice"))
+    for tail in (0, 1):
+        await second.say(Subscribe(op_id=OpId(f"sub-{tail}"), tail=tail))
+        assert (await second.hear(Subscribed)).from_seq == report.seq
+    records = (await second.hear(JournalBatch)).records
+    assert records[0].seq == report.seq + 1
 
 
 async def test_a_read_only_console_may_look_and_not_touch(fleet: Fleet) -> None:

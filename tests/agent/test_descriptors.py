@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import resource
@@ -22,10 +23,9 @@ from tests.ports import claim_block
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.start("host-a")
+        yield made
 
 
 def ask(fleet: Fleet) -> bytes:
@@ -40,16 +40,22 @@ def ask(fleet: Fleet) -> bytes:
     return b""
 
 
+def ask_starved(fleet: Fleet) -> bytes:
+    """The same, with no number left for the agent: a question of its own may have given one back since the last try."""
+    pid = fleet.agents["host-a"].pid
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    lowest_free = next(number for number in itertools.count() if number not in used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
+    return ask(fleet)
+
+
 @pytest.mark.faults("file descriptors exhausted: accept refuses in words, journal and open consoles go on")
 async def test_without_descriptors_a_console_is_refused_and_the_others_are_served(fleet: Fleet) -> None:
     console = await RawConsole.open(fleet.socket("host-a"), "host-a")
     await console.hello()
     pid = fleet.agents["host-a"].pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir(f"/proc/{pid}/fd")) + 1
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, before[1]))
-    answer = await asyncio.to_thread(until, "a refusal", lambda: b"no file descriptor left" in (ask(fleet)))
-    assert answer
+    assert await asyncio.to_thread(until, "a refusal", lambda: b"no file descriptor left" in ask_starved(fleet))
     status = await console.ask(OperationStatus(op_id=OpId("s"), asked=OpId("x")))
     assert status.result.value == {"known": False, "result": None}
     facts = None

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
 
 from backend.agent import devices, facts
 from backend.agent.cgroup import GroupMemory
+from backend.agent.devices import GpuReading
 from backend.agent.process_identity import boot_id
 from backend.contract.reports import DeviceFacts, HostFacts
 from backend.contract.words import HostId, Port, UnixMs
@@ -135,6 +137,59 @@ def forget_the_probe() -> None:
 def test_a_probe_that_fails_says_its_last_line() -> None:
     reading = devices._decode(b"Traceback\nKeyError: 'libamd_smi.so'\n", 5.0)
     assert reading.words == "reading the GPU drivers failed: KeyError: 'libamd_smi.so'"
+
+
+class StandInNvml(ModuleType):
+    """Stands in for NVML on a host without a GPU: two devices, of which one names no owners."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVMLError_NotSupported = type("NVMLError_NotSupported", (NVMLError,), {})
+
+    def __init__(self, count: int | None = 2) -> None:
+        super().__init__("pynvml")
+        self.count = count
+
+    def nvmlInit(self) -> None:  # noqa: N802  the names of NVML
+        return
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if self.count is None:
+            raise self.NVMLError("Unknown Error")
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
+        return "H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=100, free=60)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        if handle == 1:
+            raise self.NVMLError_NotSupported("Not Supported")
+        return [SimpleNamespace(pid=4711, usedGpuMemory=None), SimpleNamespace(pid=4712, usedGpuMemory=40)]
+
+
+def test_an_injected_device_whose_driver_names_no_owners_is_a_device_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml())
+    reading = devices.read_nvidia()
+    assert [(device.name, device.total, device.free) for device in reading.devices] == [
+        ("CUDA0", 100, 60),
+        ("CUDA1", 100, 60),
+    ]
+    assert (reading.owners, reading.words) == ({"GPU-0": {4711: -1, 4712: 40}}, "")
+
+
+def test_an_injected_driver_that_lists_no_devices_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml(None))
+    assert devices.read_nvidia() == GpuReading(words="the NVIDIA driver does not list its devices (Unknown Error)")
 
 
 def test_an_injected_amd_card_is_read_from_sysfs(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ LISTENING = (
 class Stranger:
     """A process under an engine's name that listens; ``folder`` is where it runs."""
 
-    def __init__(self, tmp_path: Path, folder: Path) -> None:
+    def __init__(self, tmp_path: Path, folder: Path, model: str = "/models/big.gguf") -> None:
         program = tmp_path / "llama-server"
         program.symlink_to(os.path.realpath(sys.executable))
         said = tmp_path / "port"
@@ -45,7 +45,7 @@ class Stranger:
         here = os.getcwd()
         os.chdir(folder)
         try:
-            command = [str(program), "-I", "-S", "-c", LISTENING, str(said), "--model", "/models/big.gguf"]
+            command = [str(program), "-I", "-S", "-c", LISTENING, str(said), "--model", model]
             self.pid = os.posix_spawn(str(program), command, {})
         finally:
             os.chdir(here)
@@ -79,6 +79,24 @@ def test_a_stranger_is_described_with_its_port_model_and_memory(stranger: Strang
     assert seen.started_unix_ms is not None
     assert abs(seen.started_unix_ms / 1000 - time.time()) < 120
     assert found(stranger, Entities(), tmp_path / "elsewhere") == msgspec.structs.replace(seen)
+
+
+@pytest.mark.parametrize("model", ["m.gguf", "m" * 100_000])
+def test_whatever_a_stranger_is_called_a_report_can_carry_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setattr(foreign, "YOUNG_SECONDS", 0.0)
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/no-text-\xff"))
+    folder.mkdir()
+    (folder / "m.gguf").touch()
+    made = Stranger(tmp_path, folder, model)
+    try:
+        seen = found(made, Entities(), tmp_path / "elsewhere")
+        assert seen is not None
+        assert len(msgspec.json.encode(seen)) < 6000
+        assert seen.model == (f"{tmp_path}/no-text-\ufffd/m.gguf" if model == "m.gguf" else "m" * 4096)
+    finally:
+        made.end()
 
 
 def test_files_that_a_stranger_has_mapped_count_as_memory_in_use(stranger: Stranger, tmp_path: Path) -> None:

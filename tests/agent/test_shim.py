@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backend.agent import supervisor
-from backend.agent.process_identity import boot_id, see_process
+from backend.agent.process_identity import boot_id, is_alive, see_process
 from backend.agent.run_folder import RunFolder
 from backend.contract.entities import ProcessIdentity
 from tests.agent.run_world import kill, python, runs, said, seen, until
@@ -81,7 +81,7 @@ def test_an_engine_outlives_a_starter_that_is_killed(runs: Path, starter: subpro
     starter.wait()
     found = supervisor.adopt(runs / "a", "nonce-1")
     assert isinstance(found, ProcessIdentity)
-    assert supervisor.is_alive(found)
+    assert is_alive(found)
     until(lambda: said(runs / "a") == "up\n", "the engine writes after its starter is gone")
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from backend.agent import supervisor
 from backend.agent.cgroup import group_memory, oom_kills
-from backend.agent.process_identity import group_members, open_identity, see_process
-from backend.agent.run_folder import RunFolder
+from backend.agent.process_identity import group_members, is_alive, open_identity, see_process
+from backend.agent.run_folder import RunFolder, RunUnreadable, run_folder
 from backend.agent.supervisor import EndedRun, SpawnFailed, StopOutcome
 from backend.contract.entities import ProcessIdentity
 from backend.contract.words import NodeId
@@ -57,7 +57,7 @@ def end(child: int) -> None:
 
 
 def test_a_run_has_a_folder_for_its_slot_and_generation() -> None:
-    assert supervisor.run_folder(Path("/runs"), NodeId("tiny-1/0"), 17) == Path("/runs/tiny-1_0-17")
+    assert run_folder(Path("/runs"), NodeId("tiny-1/0"), 17) == Path("/runs/tiny-1_0-17")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_how_an_engine_ended_is_told(runs: Path, script: str, code: int | 
     identity = await supervisor.spawn(runs / "a", "nonce-1", ["/bin/sh", "-c", script], {})
     assert await supervisor.wait_ended(identity, runs / "a") == (code, number)
     assert supervisor.adopt(runs / "a", "nonce-1") == EndedRun(identity, code, number)
-    assert not supervisor.is_alive(identity)
+    assert not is_alive(identity)
 
 
 async def test_a_missing_program_is_refused_by_name(runs: Path) -> None:
@@ -142,12 +142,30 @@ async def test_a_start_that_takes_too_long_is_ended_and_nothing_runs(
     assert said(runs / "a") == ""
 
 
+async def test_a_start_that_cannot_be_ended_is_no_failed_start(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in uninterruptible sleep cannot be made here, so that KILL ends nothing is injected."""
+
+    def recorded(point: str) -> None:
+        if point == "supervisor.after_shim":
+            until((runs / "a" / "spawn.json").exists, "the engine is recorded")
+
+    async def stop(identity: ProcessIdentity, folder: Path, steps: object) -> StopOutcome:
+        return StopOutcome(stopped=False, stuck_pids=(identity.pid,))
+
+    monkeypatch.setattr(supervisor, "failpoint", recorded)
+    monkeypatch.setattr(supervisor, "SPAWN_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "stop", stop)
+    identity = await supervisor.spawn(runs / "a", "nonce-1", SLEEPER, {})
+    record = RunFolder(runs / "a").read_spawn()
+    assert record is not None
+    assert identity == record.identity
+
+
 async def test_a_restarted_agent_adopts_what_runs(runs: Path) -> None:
     identity = await start(runs / "a", SLEEPER)
     assert supervisor.adopt(runs / "a", "nonce-1") == identity
     assert supervisor.adopt(runs / "a") == identity
-    assert supervisor.is_alive(identity)
-    assert (supervisor.memory_of(identity.pid) or 0) > 1 << 20
+    assert is_alive(identity)
 
 
 def test_a_run_without_a_folder_was_never_spawned(runs: Path) -> None:
@@ -157,15 +175,15 @@ def test_a_run_without_a_folder_was_never_spawned(runs: Path) -> None:
 
 async def test_another_starts_record_is_refused(runs: Path) -> None:
     identity = await start(runs / "a", SLEEPER)
-    with pytest.raises(supervisor.RunUnreadable, match="carries nonce nonce-1, the journal says nonce-2"):
+    with pytest.raises(RunUnreadable, match="carries nonce nonce-1, the journal says nonce-2"):
         supervisor.adopt(runs / "a", "nonce-2")
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
 
 
 async def test_a_damaged_record_is_refused_by_name(runs: Path) -> None:
     (runs / "a").mkdir(parents=True)
     (runs / "a" / "spawn.json").write_text('{"pid": 1')
-    with pytest.raises(supervisor.RunUnreadable, match=r"spawn\.json is damaged"):
+    with pytest.raises(RunUnreadable, match=r"spawn\.json is damaged"):
         supervisor.adopt(runs / "a")
     (runs / "a" / "spawn.json").unlink()
 
@@ -178,20 +196,20 @@ async def test_a_record_that_names_a_process_no_shim_started_is_refused(runs: Pa
         forged |= {"pid": child, "start_ticks": seen(child).start_ticks}
         (runs / "b").mkdir()
         (runs / "b" / "spawn.json").write_bytes(msgspec.json.encode(forged | {"shim_pid": 999_999_999}))
-        with pytest.raises(supervisor.RunUnreadable, match="not in one of its own"):
+        with pytest.raises(RunUnreadable, match="not in one of its own"):
             supervisor.adopt(runs / "b")
         assert see_process(child) is not None
     finally:
         (runs / "b" / "spawn.json").unlink(missing_ok=True)
         end(child)
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "00000000-0000-0000-0000-000000000000"}])
 async def test_a_reused_pid_is_never_taken_for_the_engine(runs: Path, change: dict[str, object]) -> None:
     identity = await start(runs / "a", SLEEPER)
     other = msgspec.structs.replace(identity, **change)
-    assert not supervisor.is_alive(other)
+    assert not is_alive(other)
     assert open_identity(other) is None
     assert group_members(other) == ()
     assert not supervisor.send_signal(other, signal.SIGKILL)
@@ -202,7 +220,7 @@ async def test_a_reused_pid_is_never_taken_for_the_engine(runs: Path, change: di
     assert supervisor.adopt(runs / "b") == EndedRun(other, None, None)
     assert await supervisor.wait_ended(other, runs / "b") == (None, None)
     assert await supervisor.stop(other, runs / "b", [TERM]) == StopOutcome(stopped=True)
-    assert supervisor.is_alive(identity)
+    assert is_alive(identity)
 
 
 async def test_an_exit_that_nobody_could_see_is_unknown_and_never_0(runs: Path) -> None:
@@ -327,10 +345,9 @@ async def test_a_zombie_counts_as_gone(runs: Path) -> None:
     until(lambda: seen(record.shim_pid).state == "T", "the shim is stopped")
     os.kill(identity.pid, signal.SIGKILL)
     until(lambda: seen(identity.pid).state == "Z", "the engine is a zombie")
-    assert not supervisor.is_alive(identity)
+    assert not is_alive(identity)
     assert group_members(identity) == ()
     assert not supervisor.send_signal(identity, signal.SIGTERM)
-    assert supervisor.memory_of(identity.pid) is None
     assert supervisor.adopt(runs / "a") == identity  # its shim is still to write down how it ended
     os.kill(record.shim_pid, signal.SIGCONT)
     assert await supervisor.wait_ended(identity, runs / "a") == (None, signal.SIGKILL)
@@ -361,10 +378,9 @@ def test_an_end_is_named_for_a_person() -> None:
     )
 
 
-def test_memory_of_a_process_that_is_gone_is_unknown() -> None:
+def test_the_kills_in_the_group_of_a_process_that_is_gone_are_unknown() -> None:
     child = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {})
     os.waitpid(child, 0)
-    assert supervisor.memory_of(child) is None
     assert oom_kills(child) is None
 
 

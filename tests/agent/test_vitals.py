@@ -28,9 +28,8 @@ UPDATED = msgspec.structs.replace(BUSIER, engines=(an_engine("CPU", release="2-0
 async def told(folder: Path, minor: int) -> AsyncIterator[tuple[Connection, HeardSocket]]:
     """A console of this minor version that was told the facts in its report."""
     socket, journal = HeardSocket(), open_journal(folder)
-    connection = connection_to(journal, socket)
+    connection = connection_to(journal, socket, FACTS)
     connection.minor = minor
-    connection.told(FACTS)
     sender = asyncio.get_running_loop().create_task(connection.send_loop())
     try:
         yield connection, socket

@@ -43,6 +43,13 @@ def test_a_command_comes_back_equal_with_its_envelope(command: Load | StartDrain
     assert (envelope.correlation_id, envelope.class_) == (command.op_id, "control")
 
 
+@pytest.mark.parametrize("name", ["by", "why"])
+def test_what_a_person_says_with_a_command_has_a_longest(name: str) -> None:
+    assert decode_command(with_body(command_tree(drain_command()), **{name: "é" * 4096}))
+    with pytest.raises(FrameError, match=f"{name} has 4097 characters, more than 4096"):
+        decode_command(with_body(command_tree(drain_command()), **{name: "y" * 4097}))
+
+
 def test_the_class_travels_under_its_wire_name() -> None:
     assert command_tree(load())["class"] == "control"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backend.contract.commands import OperationStatus, ReadLog, TestReplica
+from backend.contract.commands import InspectModel, OperationStatus, TestReplica
 from backend.contract.entities import Result
 from backend.contract.events import JournalBatch, Measured
 from backend.contract.reports import Measurement
@@ -148,12 +148,12 @@ async def test_a_peer_that_never_reads_is_cut_when_the_send_deadline_is_over(age
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
         agent.connections[0].transport.pause_reading()
-        big = ReadLog(op_id=OpId("big"), node_id=NodeId("x" * 900_000))
+        big = "x" * 900_000
         began = time.monotonic()
 
         async def flood(n: int) -> None:
             with pytest.raises(AnswerUnknown):
-                await watched.link.ask(ReadLog(op_id=OpId(f"big-{n}"), node_id=big.node_id), 25)
+                await watched.link.ask(InspectModel(op_id=OpId(f"big-{n}"), path=big), 25)
 
         await asyncio.gather(*(flood(n) for n in range(8)))
         assert time.monotonic() - began < 15, "the deadline is 1 s, the answers' is 25 s"
@@ -165,7 +165,7 @@ async def test_a_peer_that_closes_while_much_is_still_to_be_sent_to_it_is_dialle
     async with agents(agent), running(Watched(agent)) as watched:
         await wait_for(lambda: watched.of(LinkUp))
         with pytest.raises(AnswerUnknown, match="the connection broke before the answer"):
-            await watched.link.ask(ReadLog(op_id=OpId("big"), node_id=NodeId("x" * 900_000)), 25)
+            await watched.link.ask(InspectModel(op_id=OpId("big"), path="x" * 900_000), 25)
         await wait_for(lambda: len(watched.of(LinkUp)) == 2)
         assert watched.of(LinkDown)[0].words.startswith("the agent closed the connection: 1009 (message too big)")
         assert (await watched.link.ask(a_test(), 10)).value["text"] == "four"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -187,10 +188,10 @@ class Fleet:
             agent.kill()
         for agent in self.agents.values():
             agent.wait()
-        for process in (*self.engines(), *self.processes()):
-            try:
+        left = [*self.engines(), *self.processes()]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
+        psutil.wait_procs(left, PATIENCE)  # what still writes would make a folder that is being removed anew
         shutil.rmtree(self.home, ignore_errors=True)
         give_back(self.first_port)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.answers import CLOSED, LOADING, OTHER, READY, SILENT, ask_engine, judge
+from backend.engines.answers import (
+    CLOSED,
+    LOADING,
+    LONGEST_TEXT,
+    MOST_NAMES,
+    OTHER,
+    READY,
+    SILENT,
+    ask_engine,
+    judge,
+)
 from backend.engines.llamacpp.exchange import Answer
 from backend.engines.taken_over import Work, read_slots, read_work
 from tests.engines.stand_in_engine import LLAMA, SGLANG, SGLANG_LINE, VLLM, VLLM_LINE, StandInEngine, keyed
@@ -83,6 +93,14 @@ def test_a_llama_server_says_when_it_loads_and_what_it_serves() -> None:
     assert (without_props.answers, without_props.model) == (READY, ""), "its models need no key, its path does"
 
 
+def test_what_anybodys_process_says_is_cut_to_what_a_report_can_carry() -> None:
+    listed = [{"id": "n" * 1_000_000, "meta": {"n_params": 1}}] * 1000
+    props = (200, {"model_path": "m" * 1_000_000, "build_info": "b" + "r" * 1_000_000})
+    told = judge("llamacpp", as_heard({**LLAMA, "/v1/models": (200, {"data": listed}), "/props": props}))
+    assert (len(told.served), {len(name) for name in told.served}) == (MOST_NAMES, {LONGEST_TEXT})
+    assert max(len(told.model), len(told.release)) <= LONGEST_TEXT
+
+
 async def test_silence_has_a_deadline_and_nobody_but_a_leader_is_asked() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -96,6 +114,13 @@ async def test_silence_has_a_deadline_and_nobody_but_a_leader_is_asked() -> None
     server.close()
     assert (await ask_engine("vllm", "leader", "127.0.0.1", port, 5.0)).answers == SILENT
     assert "a greeting can end a busy worker" in (await ask_engine("llamacpp", "worker", "", port, 5.0)).words
+
+
+@pytest.mark.parametrize("said", ["1e300", "-1", "inf", "nan", "1e16"])
+def test_a_count_that_nobody_could_have_counted_is_unknown(said: str) -> None:
+    text = f"vllm:num_requests_running {said}\nllamacpp:requests_processing {said}\n"
+    for engine in ("vllm", "llamacpp"):
+        assert read_work(engine, Answer(200, text.encode())).in_flight is None
 
 
 def test_open_work_is_read_from_each_engines_own_counters_and_unknown_is_never_zero() -> None:

@@ -65,6 +65,13 @@ def test_what_only_speaks_of_an_engine_is_none(line: str) -> None:
     assert recognise("python3", line.split()) is None
 
 
+@pytest.mark.parametrize("number", ["9" * 30, "9" * 5000, "-1", "0"])
+def test_a_number_that_cannot_be_meant_is_unknown_whoever_wrote_it(number: str) -> None:
+    odd = recognise("vllm", ["vllm", "serve", "org/big", "--port", number, "--nnodes", number])
+    assert odd == Recognised("vllm", LEADER, (), "org/big", None)
+    assert recognise("p4-agent", ["p4-agent", f"127.0.0.1:{number}"]) == Recognised("p4", BROKER)
+
+
 def test_nonsense_in_a_command_line_is_unknown_and_never_a_default() -> None:
     odd = recognise("vllm", ["vllm", "serve", "org/big", "--port", "none", "--nnodes", "many"])
     assert odd == Recognised("vllm", LEADER, (), "org/big", None)

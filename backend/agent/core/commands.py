@@ -15,6 +15,7 @@ from backend.contract.commands import (
     AdoptForeign,
     ChangeDrain,
     ClaimKeeper,
+    Command,
     CordonHost,
     EndOperatorHold,
     Load,
@@ -148,9 +149,16 @@ def _end(turn: Turn, event: CommandArrived, subject: str, by: str, refusal: str,
         words,
         level="warn" if refusal else "info",
         by=by,
-        replica="" if subject == turn.state.host else subject.partition("/")[0],
+        replica=subject.partition("/")[0] if _is_of_replica(event.command) else "",
         operation=turn.ended_operation(operation, result),
     )
+
+
+def _is_of_replica(command: Command) -> bool:
+    """Whether a command is about a replica or a shard of one, and not a model, an engine, a console or the host."""
+    if isinstance(command, SetOperatorHold | EndOperatorHold):
+        return command.scope == "replica"
+    return isinstance(command, Reserve | Load | Unload | AdoptForeign | StartDrain | ChangeDrain)
 
 
 # Reservations
@@ -307,7 +315,8 @@ def _unload(turn: Turn, event: CommandArrived, command: Unload) -> None:
     if shard is None:
         clear_failures(turn, command.node_id, command.by)
         ended = turn.ended_operation(operation, SUCCEEDED_ABSENT)
-        turn.record("unload.succeeded", f"{command.node_id} was gone already", by=command.by, operation=ended)
+        words = f"{command.node_id} was gone already"
+        turn.record("unload.succeeded", words, by=command.by, node_id=command.node_id, operation=ended)
         return
     if int(command.node_generation) != int(shard.node_generation):
         refusal = (

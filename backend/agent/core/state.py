@@ -80,9 +80,10 @@ class JournalFailed(msgspec.Struct, frozen=True):
 
 
 class JournalResumed(msgspec.Struct, frozen=True):
-    """The journal takes records again after a refusal; what it has, and nothing else, is true: ``entities``."""
+    """The journal takes records again after a refusal; what it has, and nothing else, is true."""
 
     entities: Entities
+    revision: int
 
 
 class JournalNoticed(msgspec.Struct, frozen=True):

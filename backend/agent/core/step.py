@@ -37,6 +37,8 @@ from backend.contract.words import HostId
 
 OPERATION_KEPT_MS = 24 * 3600 * 1000
 """How long an ended command is remembered, so that asking again finds its result."""
+FORGOTTEN_AT_ONCE = 500
+"""One record names what is forgotten, and has to stay one; the next tick forgets more."""
 
 
 def initial(host: HostId, agent_epoch: str, entities: Entities, now: Now) -> CoreState:
@@ -128,6 +130,7 @@ def _resumed(turn: Turn, event: JournalResumed) -> None:
     holds_known = turn.state.hold_deadlines
     turn.set(
         entities=event.entities,
+        revision=event.revision,
         awaiting={},
         asked=asked,
         journal_failed="",
@@ -158,6 +161,6 @@ def _tick(turn: Turn) -> None:
         operation.op_id
         for operation in turn.state.entities.operations.values()
         if operation.result is not None and turn.now.unix_ms - operation.at_unix_ms > OPERATION_KEPT_MS
-    )
+    )[:FORGOTTEN_AT_ONCE]
     if old:
         turn.record("forgotten", f"{len(old)} commands older than a day", drop_operations=old)

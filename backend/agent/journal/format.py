@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -90,14 +90,6 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True):
     def last_seq(self) -> int:
         """Sequence number of its last record."""
         return self.first_seq + self.count - 1
-
-
-class RecordFrame(msgspec.Struct, frozen=True):
-    """One record as stored: its clock readings when it was appended, and its JSON."""
-
-    wall_ns: int
-    mono_ns: int
-    body: bytes
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -213,15 +205,9 @@ def read_batch(data: bytes, offset: int) -> BatchHeader:
     return header
 
 
-def read_records(data: bytes, offset: int, header: BatchHeader) -> Iterator[RecordFrame]:
-    """The records of the valid batch at ``offset``. Raises FormatError when they do not fill it exactly."""
-    for wall_ns, mono_ns, start, end in _places(data, offset, header):
-        yield RecordFrame(wall_ns, mono_ns, bytes(data[start:end]))
-
-
 def read_bodies(data: bytes, offset: int, header: BatchHeader) -> list[bytes]:
-    """Only the JSON of each record of the valid batch at ``offset``, at half the time. Raises FormatError as above."""
-    return [data[start:end] for _, _, start, end in _places(data, offset, header)]
+    """The JSON of each record of the valid batch at ``offset``. Raises FormatError when they do not fill it exactly."""
+    return [data[start:end] for start, end in _places(data, offset, header)]
 
 
 def first_wall_of(data: bytes, offset: int) -> int:
@@ -229,21 +215,21 @@ def first_wall_of(data: bytes, offset: int) -> int:
     return int(_RECORD.unpack_from(data, offset + BATCH_HEADER_BYTES)[3])
 
 
-def _places(data: bytes, offset: int, header: BatchHeader) -> list[tuple[int, int, int, int]]:
-    """Clock readings, start and end of the JSON of each record of a batch."""
+def _places(data: bytes, offset: int, header: BatchHeader) -> list[tuple[int, int]]:
+    """Start and end of the JSON of each record of a batch."""
     at = offset + BATCH_HEADER_BYTES
     end = offset + header.size
     found = []
     for _ in range(header.count):
         if end - at < RECORD_HEADER_BYTES:
             raise FormatError(at, f"batch {header.batch_no} ends inside a record")
-        length, kind, flags, wall_ns, mono_ns = _RECORD.unpack_from(data, at)
+        length, kind, flags, _, _ = _RECORD.unpack_from(data, at)
         if kind != JSON_RECORD or flags != 0:
             raise FormatError(at, f"record type {kind} with flags {flags}; this agent reads type {JSON_RECORD} only")
         at += RECORD_HEADER_BYTES
         if not 0 < length <= MAX_RECORD or length > end - at:
             raise FormatError(at, f"a record claims {length} bytes, {end - at} are left in batch {header.batch_no}")
-        found.append((wall_ns, mono_ns, at, at + length))
+        found.append((at, at + length))
         at += length + (-length % 8)
     if at != end:
         raise FormatError(at, f"batch {header.batch_no} has {end - at} bytes after its last record")

@@ -28,7 +28,7 @@ from backend.agent.journal.segments import first_wall_ns
 from backend.agent.journal.shared import Notice, Pending
 from backend.agent.journal.stored import StoredLog
 from backend.agent.journal.writer import Writer
-from backend.contract.entities import JournalRecord, fold
+from backend.contract.entities import JournalRecord, fold, moves_revision
 from backend.contract.words import UnixMs
 
 LOCK_NAME = "lock"
@@ -70,6 +70,7 @@ class Journal(StoredLog):
         self._limits = limits
         self._lock = lock
         self._ahead = opened.shared.entities
+        self._ahead_revision = opened.shared.revision
         self._filled = opened.shared.segments[-1].end
         self._full_at = limits.segment_bytes
         self._is_fresh = self._filled == SEGMENT_HEADER_BYTES
@@ -198,7 +199,7 @@ class Journal(StoredLog):
             if shared.refusing:
                 shared.refusing, shared.may_resume = "", False
                 shared.next_seq = shared.head_seq + 1
-                self._ahead = shared.entities
+                self._ahead, self._ahead_revision = shared.entities, shared.revision
                 self._filled = shared.segments[-1].end
                 self._is_fresh = self._filled == SEGMENT_HEADER_BYTES
         return True
@@ -242,8 +243,9 @@ class Journal(StoredLog):
         for record in records:
             if record.change is not None:
                 self._ahead = fold(self._ahead, record)
+                self._ahead_revision += moves_revision(record.change)
         shared.next_seq = queued.last + 1
-        shared.queue.append(Pending(queued, payload, durable, self._ahead))
+        shared.queue.append(Pending(queued, payload, durable, self._ahead, self._ahead_revision))
         self._filled += len(payload) + BATCH_HEADER_BYTES
         return queued
 

@@ -247,5 +247,5 @@ def _record_recovery(opened: Opened, clock: Clock) -> None:
         opened.head.close()
         raise JournalWriteFailed(f"the recovery of the journal could not be recorded: {error}", fenced=True) from error
     shared = opened.shared
-    shared.publish((Records(position.next_seq, (record,)),), after, len(batch), shared.entities)
+    shared.publish((Records(position.next_seq, (record,)),), after, len(batch), shared.entities, shared.revision)
     shared.next_seq = after.next_seq

@@ -3,11 +3,13 @@ needed. Slowly, so that nothing else notices."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
 from pathlib import Path
 
+from backend.agent.descriptors import OUT_OF_DESCRIPTORS
 from backend.agent.journal.disk import open_regular
 from backend.agent.journal.errors import JournalDamaged
 from backend.agent.journal.limits import Limits
@@ -16,6 +18,7 @@ from backend.agent.journal.segments import Segment
 from backend.agent.journal.shared import Shared
 
 _CHUNK = 1 << 20
+_UNREAD = (*OUT_OF_DESCRIPTORS, errno.ENOMEM)
 
 
 class Scrubber(threading.Thread):
@@ -51,8 +54,11 @@ class Scrubber(threading.Thread):
             found = self._digest(segment.path, segment.seal)
         except FileNotFoundError:
             return "" if self._is_gone(segment) else str(JournalDamaged(segment.path, 0, "the file is gone"))
-        except (OSError, JournalDamaged) as error:
-            return str(error) if isinstance(error, JournalDamaged) else str(JournalDamaged(segment.path, 0, str(error)))
+        except JournalDamaged as damaged:
+            return str(damaged)
+        except OSError as error:
+            # Without a descriptor or memory nothing was read, which says nothing of the disk: the next pass does.
+            return "" if error.errno in _UNREAD else str(JournalDamaged(segment.path, 0, str(error)))
         if found is None or found == segment.seal.digest:
             return ""
         return str(JournalDamaged(segment.path, segment.seal.end, digest_words(segment.seal, found)))

@@ -31,14 +31,15 @@ class Notice(msgspec.Struct, frozen=True):
 class Pending:
     """One call of append, waiting for its sync: all of its records go into one batch.
 
-    ``payload`` is the records as framed. ``entities`` is what a fold gives up to its last record. ``begins`` asks for
-    a new segment before it, and ``completes`` says that it ends the checkpoint at the start of one.
+    ``payload`` is the records as framed. ``entities`` and ``revision`` are what a fold gives up to its last record.
+    ``begins`` asks for a new segment before it, and ``completes`` says that it ends the checkpoint at the start of one.
     """
 
     records: Records
     payload: bytes
     durable: asyncio.Future[None]
     entities: Entities
+    revision: int
     begins: bool = False
     completes: bool = False
 
@@ -78,6 +79,7 @@ class Shared:
         self.queue: deque[Pending] = deque()
         self.segments = segments
         self.entities = entities
+        self.revision = 0
         self.head_seq = position.next_seq - 1
         self.head_chain = position.chain
         self.next_seq = position.next_seq
@@ -102,7 +104,9 @@ class Shared:
         """The oldest record kept; one past the head while there is none."""
         return self.segments[0].header.first_seq if self.segments else self.head_seq + 1
 
-    def publish(self, batch: Sequence[Records], position: Position, size: int, entities: Entities) -> None:
+    def publish(
+        self, batch: Sequence[Records], position: Position, size: int, entities: Entities, revision: int
+    ) -> None:
         """Make a synced batch readable."""
         segment = self.segments[-1]
         if is_indexed(segment.index, batch[0].first, segment.end):
@@ -110,7 +114,7 @@ class Shared:
         segment.end += size
         self.head_seq = position.next_seq - 1
         self.head_chain = position.chain
-        self.entities = entities
+        self.entities, self.revision = entities, revision
         for records in batch:
             self.recent.add(records, position.chain)
 

@@ -34,6 +34,18 @@ class Place(msgspec.Struct, frozen=True):
     rest: tuple[JournalRecord, ...] = ()
 
 
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything durable at one moment, as of record ``seq``: what the records behind it carry on from.
+
+    ``revision`` counts the decisions since this journal was opened.
+    """
+
+    seq: int
+    oldest_seq: int
+    entities: Entities
+    revision: int
+
+
 class StoredLog:
     """What is durable of a journal. Any thread may read; reading is bounded by ``limit`` and never waits."""
 
@@ -60,6 +72,17 @@ class StoredLog:
         """The fold of everything durable."""
         with self._shared.lock:
             return self._shared.entities
+
+    def snapshot(self) -> Snapshot:
+        """Entities, revision and the place in the log that they are of, read at one moment."""
+        shared = self._shared
+        with shared.lock:
+            return Snapshot(
+                seq=shared.head_seq,
+                oldest_seq=shared.oldest_seq,
+                entities=shared.entities,
+                revision=shared.revision,
+            )
 
     def replay(self) -> Iterator[JournalRecord]:
         """Every durable record in order. Raises JournalDamaged for what no longer reads as it was written."""

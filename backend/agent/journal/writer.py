@@ -146,7 +146,8 @@ class Writer(threading.Thread):
         with self._shared.lock:
             # Waking the loop takes as long as the rest here does; who is told looks at the journal under this lock.
             _tell(group, _succeed)
-            self._shared.publish([pending.records for pending in group], after, len(data), group[-1].entities)
+            last = group[-1]
+            self._shared.publish([each.records for each in group], after, len(data), last.entities, last.revision)
             self._shared.trouble = ""
             if any(pending.completes for pending in group) and self._is_restating:
                 self._shared.segments[-1].is_base = True

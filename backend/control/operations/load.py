@@ -28,6 +28,8 @@ RESERVE_SECONDS = 15.0
 CHECK_SECONDS = 60.0
 SLACK_SECONDS = 30.0
 """Added to the sum of the plan's phases: the time that commands and answers take on their way."""
+RESERVED_SLACK_SECONDS = 120.0
+"""The same for a reservation, which must outlast the checks of every host before the first LOAD."""
 READY_SECONDS = 30.0
 """From the leader's canary until every rank says that it is ready: one look of a worker's drive, as a rule."""
 LOG_TAIL_BYTES = 4096
@@ -94,7 +96,7 @@ async def _give_up(conduct: Conduct, plan: Plan, silent: dict[HostId, str]) -> i
 
 async def _reserve(conduct: Conduct, plan: Plan) -> int | None:
     """Hold everything at every agent, in host-id order. The first refusal releases the rest; None goes on."""
-    seconds = sum(phase.seconds for phase in plan.phases) + 4 * SLACK_SECONDS
+    seconds = sum(phase.seconds for phase in plan.phases) + RESERVED_SLACK_SECONDS
     facts = {fact.host: fact for fact in plan.facts}
     conduct.step(plan.replica, "reserve", f"reserving at {', '.join(plan.hosts)}", phase="reserving")
     held: list[HostId] = []

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 PREFIX = "llamacpp:"
+MOST_COUNTED = 2**53
+"""A float counts in ones up to here; what an engine says beyond it is no count, and could be no number on the wire."""
 
 
 class Census(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ def read_census(text: str) -> Census:
 
     def count(name: str) -> int | None:
         value = samples.get(PREFIX + name)
-        return None if value is None or value < 0 else int(value)
+        return int(value) if value is not None and 0 <= value <= MOST_COUNTED else None
 
     return Census(
         processing=count("requests_processing"),

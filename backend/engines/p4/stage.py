@@ -62,7 +62,7 @@ class Stage:
         self._pace, self._wall_ms, self._bridge = site.pace, site.wall_ms, site.bridge
         self._run = run
         self._see = see
-        self._is_closed = False
+        self._is_closed: bool | None = None if run.was_drained else False
         self._gate_due, self._gate_pause = 0.0, site.pace.unload_again
         self._gate_told: Published | None = None
         self._subject = f"rank {run.shard.rank} on {run.shard.host}"
@@ -282,7 +282,8 @@ class Stage:
     async def _gate(self) -> None:
         """Admission follows the drain: closed while it runs, open again when it was given up.
 
-        What the bridge did not do is said again, more and more seldom; each new answer is told once.
+        What the bridge did not do is said again, more and more seldom; each new answer is told once. A
+        word that a former life of the agent may not have said is said once more.
         """
         draining = self._run.is_draining()
         if draining == self._is_closed or time.monotonic() < self._gate_due:
@@ -292,6 +293,7 @@ class Stage:
         if told.ok:
             self._is_closed, self._gate_pause = draining, self._pace.unload_again
         else:
+            self._is_closed = None  # it may have done it all the same
             self._gate_due = time.monotonic() + self._gate_pause
             self._gate_pause = min(2 * self._gate_pause, self._pace.unload_slowest)
         if told != self._gate_told:

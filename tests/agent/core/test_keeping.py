@@ -8,7 +8,14 @@ import pytest
 
 from backend.agent.core.state import Send, Ticked
 from backend.agent.journal.checkpoint import restating_records
-from backend.contract.commands import ClaimKeeper, EndOperatorHold, ResignKeeper, SetOperatorHold
+from backend.contract.commands import (
+    BeginResident,
+    ClaimKeeper,
+    EndOperatorHold,
+    Expect,
+    ResignKeeper,
+    SetOperatorHold,
+)
 from backend.contract.entities import Entities, KeeperLease, fold
 from backend.contract.events import Answered
 from backend.contract.words import OpId, UnixMs
@@ -196,3 +203,20 @@ def test_a_checkpoint_restates_holds_and_the_lease() -> None:
     for record in restating_records(world.durable, UnixMs(1)):
         entities = fold(entities, record)
     assert entities == world.durable
+
+
+def test_a_record_names_a_replica_only_where_the_command_was_about_one() -> None:
+    world = World()
+    claim(world, "a", console="keeper-a/1")
+    hold(world, "down")
+    world.command(
+        SetOperatorHold(op_id=OpId("model"), subject="tiny", scope="model", kind="down", by="alice", why="licence")
+    )
+    world.command(BeginResident(op_id=OpId("tend"), engine="p4", by="alice", expect=Expect(agent_epoch="another")))
+    named = {record.kind: record.replica for record in world.records if record.change and record.change.operation}
+    assert named == {
+        "keeper.claim.succeeded": "",
+        "operator.hold.succeeded": "",
+        "resident.begin.rejected": "",
+    }
+    assert [record.replica for record in world.records if record.kind == "operator.hold.succeeded"] == ["tiny-1", ""]

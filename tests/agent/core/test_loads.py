@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backend.agent.core.state import Send, SpawnFailed, StopEngine
+from backend.agent.core.state import Send, SpawnFailed, StopEngine, Ticked
+from backend.agent.journal.format import MAX_RECORD
 from backend.contract.commands import Expect, Release, Reserve
 from backend.contract.events import Accepted, Refused
 from backend.contract.findings import refuse
 from backend.contract.plans import sealed
 from backend.contract.states import ShardState
-from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId
+from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, UnixMs
 from backend.engines.driver import PhaseSeen, Unfit
 from tests.agent.core.world import World, spawns
 from tests.factories import GENERATION, make_plan
@@ -216,3 +217,23 @@ def test_a_repeated_command_is_not_answered_before_its_first_answer_is_durable()
     world.sync()
     answers = [sent.event for sent in world.take(Send)]
     assert [type(answer).__name__ for answer in answers] == ["Answered", "Answered"]
+
+
+def test_ended_commands_are_forgotten_after_a_day_a_record_at_a_time() -> None:
+    world = World()
+    world.command(Release(op_id=OpId("young"), reservation=OpId("none"), by="alice"))
+    (operation,) = world.state.entities.operations.values()
+    old = {
+        OpId(name): msgspec.structs.replace(operation, op_id=OpId(name), at_unix_ms=UnixMs(world.wall - 86_400_001))
+        for name in (f"{n:0512}" for n in range(1200))
+    }
+    open_ = msgspec.structs.replace(next(iter(old.values())), op_id=OpId("open"), result=None)
+    operations = {**world.state.entities.operations, **old, open_.op_id: open_}
+    world.state = msgspec.structs.replace(
+        world.state, entities=msgspec.structs.replace(world.state.entities, operations=operations)
+    )
+    for left in (702, 202, 2, 2):
+        world.event(Ticked())
+        assert len(world.state.entities.operations) == left
+        assert len(msgspec.json.encode(world.records[-1])) < MAX_RECORD
+    assert set(world.state.entities.operations) == {"young", "open"}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from websockets.exceptions import ConnectionClosed
 
-from backend.agent.journal import Journal, Limits, SystemClock
+from backend.agent.journal import Journal, JournalLocked, Limits, SystemClock
 from backend.contract.commands import ForkJournal, Reserve, Subscribe
 from backend.contract.entities import Change
 from backend.contract.events import JournalBatch, JournalGap, Refused, Subscribed
@@ -27,11 +29,10 @@ from tests.ports import claim_block
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    made = Fleet(claim_block())
-    made.write_contexts({"host-a": f"unix:{made.socket('host-a')}"})
-    made.start("host-a")
-    yield made
-    made.close()
+    with contextlib.closing(Fleet(claim_block())) as made:
+        made.write_contexts({"host-a": f"unix:{made.socket('host-a')}"})
+        made.start("host-a")
+        yield made
 
 
 def flip_a_middle_batch(folder: Path, which: int = 1) -> int:
@@ -114,6 +115,27 @@ async def test_e19_a_fork_begins_a_new_epoch_and_keeps_the_old_files_and_what_wa
     fleet.kill_agent("host-a")
     fleet.start("host-a")
     assert fleet.json("journal", "verify", "host-a")["host-a"]["is_sound"] is True
+
+
+async def test_two_forks_at_once_are_one_fork(fleet: Fleet) -> None:
+    await reserved_and_damaged(fleet)
+    fleet.start("host-a")
+    consoles = [await RawConsole.open(fleet.socket("host-a"), "host-a", name) for name in ("a", "b")]
+    for console in consoles:
+        await console.hello()
+    for console in consoles:
+        await console.say(ForkJournal(op_id=OpId(console.console), by=console.console, accept_loss=True))
+    for console in consoles:
+        with pytest.raises(ConnectionClosed):
+            await console.hear_to_the_end()
+    again = await RawConsole.open(fleet.socket("host-a"), "host-a")
+    report = await again.hello()
+    assert (report.journal_epoch, report.facts.journal) == (2, "ok")
+    (kept,) = (fleet.home / "host-a" / "journal").glob("*.forked-*")
+    assert kept.name == f"{report.journal_id}.forked-1"
+    assert (await again.turned_down(ForkJournal(op_id=OpId("c"), by="c", accept_loss=True))).count("is sound") == 1
+    with pytest.raises(JournalLocked):  # the agent holds it as before
+        Journal.open(fleet.home / "host-a" / "journal", host="host-a", clock=SystemClock())
 
 
 async def _rotated(folder: Path, plan: Plan) -> None:

@@ -15,14 +15,14 @@ from backend.agent.journal.format import (
     MAX_PAYLOAD,
     MAX_RECORD,
     FormatError,
-    RecordFrame,
     SegmentHeader,
     decode_segment_header,
     encode_batch,
     encode_record,
     encode_segment_header,
+    first_wall_of,
     read_batch,
-    read_records,
+    read_bodies,
 )
 
 HEADER = SegmentHeader(
@@ -76,10 +76,13 @@ def test_what_is_encoded_is_read_back(
     header = read_batch(bytes(at) + data + b"next", at)
     assert (header.batch_no, header.first_seq, header.prev_chain) == (batch_no, first_seq, prev_chain)
     assert (header.size, header.count) == (len(data), len(bodies))
-    assert list(read_records(bytes(at) + data, at, header)) == [
-        RecordFrame(n, -n, body) for n, body in enumerate(bodies)
-    ]
+    assert read_bodies(bytes(at) + data, at, header) == bodies
     assert len(data) % 8 == 0
+
+
+def test_a_batch_tells_when_its_first_record_was_appended() -> None:
+    frames = [encode_record(b"{}", wall_ns=wall, mono_ns=1) for wall in (-7, 8)]
+    assert first_wall_of(encode_batch(frames, batch_no=1, first_seq=1, prev_chain=0), 0) == -7
 
 
 def test_bounds_hold_when_writing() -> None:
@@ -114,7 +117,7 @@ def test_bounds_hold_when_reading_before_anything_is_taken(payload: int, count: 
 def test_records_that_do_not_fill_their_batch_are_refused(record: bytes, why: str) -> None:
     data = encode_batch([record], batch_no=1, first_seq=1, prev_chain=0)
     with pytest.raises(FormatError, match=why):
-        list(read_records(data, 0, read_batch(data, 0)))
+        read_bodies(data, 0, read_batch(data, 0))
 
 
 @given(st.binary(max_size=300))

@@ -238,12 +238,14 @@ class JournalMachine(RuleBasedStateMachine):
         assert verify(self.journal).words == ""
 
     def teardown(self) -> None:
-        if hasattr(self, "journal"):
-            self.disk.full = False
-            self.do(self.journal.close())
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if hasattr(self, "journal"):
+                self.disk.full = False
+                self.do(self.journal.close())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
+            shutil.rmtree(self.folder)
 
 
 JournalMachine.TestCase.settings = settings(

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backend.agent.core import initial, step
-from backend.agent.core.state import Append, CommandArrived, CoreEvent, EngineSaw, Now, Send, Ticked
+from backend.agent.core.state import (
+    Append,
+    CommandArrived,
+    CoreEvent,
+    Discovered,
+    Ended,
+    EngineSaw,
+    JournalFailed,
+    Now,
+    Send,
+    Ticked,
+)
 from backend.agent.journal import Journal
 from backend.agent.recording import Recording
 from backend.contract.commands import Command, Release, Reserve
-from backend.contract.entities import JournalRecord
+from backend.contract.entities import Canary, JournalRecord
 from backend.contract.envelopes import payload_digest
 from backend.contract.events import Answered, Refused
 from backend.contract.states import ShardState
-from backend.contract.words import HostId, OpId, UnixMs
-from backend.engines.driver import PhaseSeen
+from backend.contract.words import HostId, NodeId, OpId, UnixMs
+from backend.engines.driver import CanarySeen, PhaseSeen
 from tests.agent.core.world import World
 from tests.agent.journal.worlds import WAIT_SECONDS, StillClock, TroubledDisk, open_journal
 from tests.factories import make_plan
@@ -35,6 +47,7 @@ class Agent:
         self.recording = Recording(journal, self.hear, self.written, self.announce, self.broken.append)
         self.records: list[JournalRecord] = []
         self.announced = self.core
+        self.failed = asyncio.Event()
 
     def now(self) -> Now:
         return Now(UnixMs(1_764_412_900_000), 100.0)
@@ -42,6 +55,8 @@ class Agent:
     def hear(self, event: CoreEvent) -> None:
         if self.recording.keeps(event):
             return
+        if isinstance(event, JournalFailed):
+            self.failed.set()
         self.core, effects = step(self.core, event, self.now())
         for effect in effects:
             if isinstance(effect, Append):
@@ -139,7 +154,7 @@ async def test_what_engines_did_during_a_refusal_is_recorded_in_order_when_the_j
 
     disk.room = 0
     saw(ShardState.CONNECTING, "listens")
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(agent.failed.wait(), WAIT_SECONDS)
     for n in range(50):
         saw(ShardState.LOADING, f"{n} of 50")
     await agent.tick()
@@ -151,6 +166,34 @@ async def test_what_engines_did_during_a_refusal_is_recorded_in_order_when_the_j
     assert [record.kind for record in agent.records][:2] == ["connecting", "loading"]
     assert agent.journal.entities.shards[shard.node_id].words == "49 of 50"
     assert agent.core.entities == agent.journal.entities
+    await agent.journal.close()
+
+
+async def test_an_end_is_not_lost_among_what_is_said_again_and_again_during_a_long_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.agent.recording.MOST_HELD", 10)
+    world, plan = World(), make_plan()
+    world.bring_up(plan)
+    disk = TroubledDisk()
+    journal = open_journal(tmp_path, disk=disk)
+    await journal.append(world.records).durable
+    agent = Agent(journal)
+    other, gone = (agent.core.entities.shards[plan.shards[rank].node_id] for rank in (0, 1))
+    ring = msgspec.structs.replace(other, node_id=NodeId("step37-1/0"), replica="step37-1")
+    disk.room = 0
+    agent.hear(Ended(gone.node_id, gone.load_generation, 1, None, "exit code 1", ()))
+    await asyncio.wait_for(agent.failed.wait(), WAIT_SECONDS)
+    for n in range(50):
+        agent.hear(Discovered(ring, world.state.entities.loads[other.op_id]))
+        for shard in (other, gone):
+            canary = Canary(ok=True, seconds=n, at_unix_ms=UnixMs(n), words="")
+            agent.hear(EngineSaw(shard.node_id, shard.load_generation, CanarySeen(canary)))
+    disk.room = None
+    async with asyncio.timeout(WAIT_SECONDS):
+        while agent.recording.failed or agent.core.awaiting:
+            await agent.tick()
+    assert agent.journal.entities.shards[gone.node_id].state == ShardState.FAILED.value
     await agent.journal.close()
 
 

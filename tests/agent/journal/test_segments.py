@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backend.agent.journal import Disk, Journal, JournalDamaged, JournalWriteFailed, Limits
+from backend.agent.journal import Disk, Journal, JournalDamaged, JournalWriteFailed
 from backend.agent.journal.checkpoint import restating_records
 from backend.agent.journal.opening import entities_of
 from backend.agent.journal.retention import why_unlink_oldest
@@ -205,6 +205,26 @@ async def test_opening_believes_sealed_segments_and_the_scrub_and_verify_read_th
     assert str(path) in scrubbed.health
     with pytest.raises(JournalWriteFailed, match="SHA-256"):
         scrubbed.append([record(1)])
+    await scrubbed.close()
+
+
+@pytest.mark.parametrize(("number", "is_damage"), [(errno.EMFILE, False), (errno.ENOMEM, False), (errno.EIO, True)])
+async def test_a_segment_that_could_not_be_read_for_want_of_a_descriptor_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_damage: bool
+) -> None:
+    journal = open_journal(tmp_path, limits=ROTATING)
+    await append_each(journal, range(1, 100))
+    await journal.close()
+    tried = []
+
+    def refused(path: Path, flags: int) -> int:
+        tried.append(path)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("backend.agent.journal.scrub.open_regular", refused)
+    scrubbed = open_journal(tmp_path, limits=ROTATING)
+    until(lambda: scrubbed.health != "ok" or len(tried) == len(segments(tmp_path)) - 1, "the pass is over")
+    assert (scrubbed.health != "ok") == is_damage
     await scrubbed.close()
 
 
@@ -412,10 +432,3 @@ async def test_a_segment_without_a_record_is_never_sealed(tmp_path: Path) -> Non
     assert read_seal(only) is None
     assert journal.read(0, 1)[0].words == "x" * 9000
     await journal.close()
-
-
-def test_the_defaults_are_those_of_the_design() -> None:
-    limits = Limits()
-    assert (limits.segment_bytes, limits.segment_seconds) == (64 << 20, 24 * 3600)
-    assert (limits.reserve_bytes, limits.low_bytes, limits.unlink_seconds) == (16 << 20, 512 << 20, 60)
-    assert asyncio.iscoroutinefunction(Journal.keep_up)

@@ -17,9 +17,13 @@ from backend.agent.journal import Journal
 from backend.contract.entities import Change, Entities, JournalRecord, fold
 from backend.contract.envelopes import decode_event
 from backend.contract.events import JournalBatch, JournalGap
+from backend.contract.reports import HostFacts, HostReport
 from backend.contract.words import HostId, NodeId, UnixMs
 from tests.agent.journal.worlds import SMALL, WAIT_SECONDS, StillClock, open_journal, record
 from tests.contract.factories import shard
+from tests.planning.worlds import a_host
+
+FACTS = a_host("host-a").facts
 
 
 class HeardSocket:
@@ -66,8 +70,23 @@ async def filled(folder: Path, count: int) -> Journal:
     return journal
 
 
-def connection_to(journal: Journal, socket: HeardSocket) -> Connection:
-    return Connection(1, cast(Any, socket), HostId("host-a"), journal, lambda: UnixMs(1))
+def connection_to(journal: Journal, socket: HeardSocket, facts: HostFacts = FACTS) -> Connection:
+    """A connection that said a report as of now."""
+    connection = Connection(1, cast(Any, socket), HostId("host-a"), lambda: UnixMs(1))
+    durable = journal.snapshot()
+    report = HostReport(
+        host=HostId("host-a"),
+        agent_epoch="epoch",
+        journal_id=journal.journal_id,
+        journal_epoch=journal.journal_epoch,
+        seq=durable.seq,
+        oldest_seq=durable.oldest_seq,
+        revision=durable.revision,
+        facts=facts,
+        entities=durable.entities,
+    )
+    connection.reported(report, journal)
+    return connection
 
 
 async def test_a_lagging_console_gets_gaps_and_still_every_record_that_it_must_see(

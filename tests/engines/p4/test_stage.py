@@ -166,7 +166,7 @@ class Followed:
         place = P4Place(agent=P4Address("tcp://127.0.0.1:1"), advertise=here, binary="/stage", bridge=self.bridge)
         self.driver = P4(place, tmp_path, door=self.door, pace=PACE)
         self.planned = self.plan.shards[rank]
-        self.is_draining = False
+        self.is_draining = self.was_drained = False
         self.seen: list[Seen] = []
         self.shard = shard_of(self.plan, rank, **shard)
 
@@ -178,6 +178,7 @@ class Followed:
             log=Path("/nowhere"),
             free_memory=lambda: 0,
             adopted=adopted,
+            was_drained=self.was_drained,
             is_draining=lambda: self.is_draining,
         )
 
@@ -360,6 +361,35 @@ async def test_a_draining_head_is_unloaded_once_it_is_not_busy(tmp_path: Path) -
     said = [seen.words for seen in stage.of(Measurement)]
     assert any(words.startswith("unload is busy: requests 2, pending 1") for words in said)
     assert stage.door.said == ["UNLOAD step37-1/0"] * 3
+
+
+def gated(tmp_path: Path) -> tuple[Followed, Callable[[], list[str]]]:
+    """A head whose bridge can close admission, and the words that it was told."""
+    words, hook = tmp_path / "words", tmp_path / "hook"
+    words.touch()
+    hook.write_text(f"#!/bin/sh\ncat > /dev/null\necho $1 >> {words}\n")
+    hook.chmod(0o755)
+
+    class Gated(Followed):
+        bridge = BridgePlace(hook=(str(hook),))
+
+    stage = Gated(tmp_path, 0, state="ready", canary=Canary(True, 0.1, UnixMs(0), ""))
+    stage.door.put("step37-1/0")
+    return stage, lambda: words.read_text().split()
+
+
+async def test_admission_is_opened_again_when_the_drain_ended_while_its_agent_was_down(tmp_path: Path) -> None:
+    stage, words = gated(tmp_path)
+    stage.was_drained = True
+    await stage.follow(lambda: stage.of(Published), adopted=True)
+    assert words() == ["open"]
+    assert [(seen.ok, seen.words) for seen in stage.of(Published)] == [(True, "the bridge was told 'open'")]
+
+
+async def test_admission_that_nobody_closed_is_left_as_it_is(tmp_path: Path) -> None:
+    stage, words = gated(tmp_path)
+    await stage.follow(lambda: len(stage.of(Measurement)) > 3, adopted=True)
+    assert words() == []
 
 
 def behind(tmp_path: Path) -> tuple[Followed, StandInPeer]:
