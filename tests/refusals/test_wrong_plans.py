@@ -382,13 +382,13 @@ NUMBERS = [
     WrongPlan(
         "a clock one millisecond more than five minutes behind",
         "clock.off",
-        ("5 minutes", "300 s behind", "2 agents"),
+        ("5 minutes", "5 min behind", "2 agents"),
         lambda: a_plan(clocks(host_a=300_001, host_b=300_002)),
     ),
     WrongPlan(
         "a clock an hour ahead",
         "clock.off",
-        ("5 minutes", "3600 s ahead of"),
+        ("5 minutes", "1 h ahead of"),
         lambda: a_plan(clocks(host_a=-3_600_000, host_b=-3_600_000)),
     ),
 ]
