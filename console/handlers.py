@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backend.api import holds_in
+from backend.api import few_of, holds_in
 from console.actions import Selection
 from console.picture import write_picture
 from console.render.help import help_lines
@@ -93,7 +93,7 @@ def _held_subject(app: ConsoleApp, action: str, selection: Selection, argument: 
 def _resume(app: ConsoleApp, main: MainScreen, selection: Selection, argument: str) -> None:
     held = {each.subject for each in holds_in(app.state).values()} if app.state is not None else set()
     if argument and argument not in held:
-        app.say(f"resume is not possible: nothing holds {argument}; held: {', '.join(sorted(held))}", "message.warn")
+        app.say(f"resume is not possible: nothing holds {argument}; held: {few_of(sorted(held))}", "message.warn")
         return
     app.push_screen(HoldsDialog(argument or selection.replica or ""))
 

@@ -82,7 +82,7 @@ async def hold_subject(ask: Ask, state: FleetState, who: str, op_id: OpId, reque
         ),
     )
     taken = len(state.hosts) - len(refused)
-    missing = f"; not at {', '.join(f'{host}: {words}' for host, words in refused.items())}" if refused else ""
+    missing = f"; not at {said_by(refused)}" if refused else ""
     words = f"{scope} {subject} is {request.kind} at {taken} of {len(state.hosts)} hosts{missing}"
     if 2 * taken <= len(state.hosts):
         raise CannotAnswer(UNREACHABLE, f"{words}. That is no majority, and a keeper may miss it: try again.")

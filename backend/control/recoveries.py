@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from backend.contract.commands import LookAtResident
+from backend.contract.naming import few_of
 from backend.contract.residents import ResidentLook
 from backend.contract.states import HostState
 from backend.contract.words import OpId
@@ -157,4 +158,4 @@ def _with_p4(state: FleetState) -> str:
         for view in state.hosts.values()
         if view.facts is not None and any(engine.engine == "p4" for engine in view.facts.engines)
     ]
-    return f"Hosts with one: {', '.join(known) or 'none'}."
+    return f"Hosts with one: {few_of(known)}."

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from console.commands.adopt_foreign import adopt_foreign
-from console.commands.door import follow, opened, require_a_host, silent_hosts, state_of
+from console.commands.door import follow, note_silent, opened, require_a_host, silent_hosts, state_of
 from console.commands.exits import DONE, PENDING, UNREACHABLE, refused
-from console.commands.output import look_for, note, print_json, print_lines, say, screen_width, show_step
+from console.commands.output import look_for, print_json, print_lines, say, screen_width, show_step
 from console.commands.settings import Settings, fleet_command
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def _plan(settings: Settings, output: Path | None) -> int:
         _show(settings, document)
         if output is not None:
             say(f"Saved as {output}; stop what it names with: ringtop adopt --apply {output}")
-    for host, words in silent_hosts(state).items():
-        note(f"ringtop: {host} is {words}; what it runs is not known")
+    note_silent(silent_hosts(state), "what runs there is not known")
     if document.is_pending:
         return PENDING
     return UNREACHABLE if document.silent else DONE

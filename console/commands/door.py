@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from console.commands.exits import BUG, DONE, INTERRUPTED, UNKNOWN, UNREACHABLE, CommandFailed, no_such, refused
+from console.commands.output import note
 from console.commands.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         Backend,
         Context,
         FleetState,
+        HostId,
         HostView,
         OperationStep,
         OperationView,
@@ -33,6 +35,7 @@ ANSWER_SECONDS = 120.0
 """How long a request that starts no operation may stay unanswered."""
 _FILES_SECONDS = 2.0
 _PAUSE = 0.02
+_SILENT_LINES = 6
 
 
 class Interrupted(CommandFailed):
@@ -84,13 +87,24 @@ def state_of(backend: Backend) -> FleetState:
     return state
 
 
-def silent_hosts(state: FleetState) -> dict[str, str]:
+def silent_hosts(state: FleetState) -> dict[HostId, str]:
     """The hosts that are not live, with the reason."""
     return {
         host: f"{view.state.value}: {view.words}" if view.words else view.state.value
         for host, view in state.hosts.items()
         if view.state.value != "live"
     }
+
+
+def note_silent(silent: Mapping[HostId, str], what: str) -> None:
+    """Say beside the answer which hosts are silent, and ``what`` follows: a line each, or one for many."""
+    from backend.api import said_by
+
+    if len(silent) > _SILENT_LINES:
+        note(f"ringtop: {said_by(silent)}; {what}")
+        return
+    for host, words in silent.items():
+        note(f"ringtop: {host} is {words}; {what}")
 
 
 def require_a_host(state: FleetState) -> None:

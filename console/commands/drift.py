@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.commands.door import ask, opened, require_a_host, settle, silent_hosts, state_of
+from console.commands.door import ask, note_silent, opened, require_a_host, settle, silent_hosts, state_of
 from console.commands.exits import DONE, PENDING, UNREACHABLE, the_one
 from console.commands.output import look_for, note, print_json, print_lines, say, screen_width
 from console.commands.settings import Duration, Settings, fleet_command
@@ -44,8 +44,7 @@ def drift(settings: Settings, *, no_files: bool) -> int:
         lines = drift_lines(state, look, screen_width()) if state.drifts else title_lines(state, look, screen_width())
         print_lines(lines)
     silent = silent_hosts(state)
-    for host, words in silent.items():
-        note(f"ringtop: {host} is {words}; whether anything drifts there is not known")
+    note_silent(silent, "whether anything drifts there is not known")
     if any(each.is_open for each in state.drifts):
         return PENDING
     return UNREACHABLE if silent else DONE

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from console.commands.door import ANSWER_SECONDS, ask, host_of, opened, require_a_host, settle, silent_hosts, state_of
+from console.commands.door import (
+    ANSWER_SECONDS,
+    ask,
+    host_of,
+    note_silent,
+    opened,
+    require_a_host,
+    settle,
+    silent_hosts,
+    state_of,
+)
 from console.commands.exits import DONE, FAILED, INTERRUPTED, UNREACHABLE, refused
 from console.commands.output import look_for, note, print_json, print_json_line, print_lines, say
 from console.commands.settings import Settings, fleet_command
@@ -44,8 +54,7 @@ def journal(settings: Settings, tail: int, *, follow: bool) -> int:
         state = state_of(backend)
         newest = sorted(lines, key=lambda line: (line.record.at_unix_ms, line.index))[-tail:] if tail else []
         silent = silent_hosts(state)
-        for host, words in silent.items():
-            note(f"ringtop: {host} is {words}; its journal is missing here")
+        note_silent(silent, "the journal is missing here")
         if follow:
             columns = _print_each(settings, newest)
             return _follow(backend, settings, lines[-1].index if lines else 0, columns)

@@ -88,7 +88,9 @@ def loaded_replica(backend: Backend, plan: Plan) -> ReplicaView:
     """The replica of a load that succeeded, as soon as this console has heard of it what the operation has."""
     view = wait_for(backend, lambda state: _ready(state, plan), _HEAR_SECONDS)
     if view is None:
-        silent = ", ".join(silent_hosts(state_of(backend))) or "none"
+        from backend.api import few_of
+
+        silent = few_of(silent_hosts(state_of(backend)))
         words = f"the load succeeded, and {plan.replica} is not ready as seen from here; silent hosts: {silent}"
         raise CommandFailed(UNKNOWN, words)
     return view

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.commands.door import opened, silent_hosts, state_of
+from console.commands.door import note_silent, opened, silent_hosts, state_of
 from console.commands.exits import DONE, UNREACHABLE
 from console.commands.output import look_for, note, print_json, print_table
 from console.commands.settings import Settings, fleet_command
@@ -37,8 +37,7 @@ def ls(settings: Settings, kind: str) -> int:
     if kind == "models" and state.catalog_words:
         note(f"ringtop: {state.catalog_words}")
     silent = silent_hosts(state) if kind in NEEDS_HOSTS else {}
-    for host, words in silent.items():
-        note(f"ringtop: {host} is {words}; what it runs is not known")
+    note_silent(silent, "what runs there is not known")
     return UNREACHABLE if silent else DONE
 
 

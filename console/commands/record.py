@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from console.commands.door import chosen_context
+from console.commands.door import chosen_context, note_silent
 from console.commands.exits import DONE, UNREACHABLE, refused
-from console.commands.output import note, print_json, say
+from console.commands.output import print_json, say
 from console.commands.settings import Duration, Settings, fleet_command
 
 
@@ -35,9 +35,8 @@ def record(settings: Settings, output: Path, seconds: float | None) -> int:
     if settings.as_json:
         print_json(recorded)
     else:
-        heard = ", ".join(f"{count} frames of {host}" for host, count in recorded.frames.items())
+        heard = few_of([f"{count} frames of {host}" for host, count in recorded.frames.items()])
         say(f"Saved {recorded.lines} lines as {output}: {heard}. {recorded.end[0].upper()}{recorded.end[1:]}.")
         say(f"Rehearse it with: ringtop rehearse {output} --catalog {context.catalog_path}")
-    for host, words in recorded.never_heard.items():
-        note(f"ringtop: {host} was never heard: {words}")
+    note_silent(recorded.never_heard, "nothing was ever heard")
     return UNREACHABLE if recorded.never_heard else DONE

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from console.commands.door import ask, opened, require_a_host, settle, silent_hosts, state_of
+from console.commands.door import ask, note_silent, opened, require_a_host, settle, silent_hosts, state_of
 from console.commands.exits import DONE, UNREACHABLE
-from console.commands.output import note, print_json, say
+from console.commands.output import print_json, say
 from console.commands.settings import Settings, fleet_command
 
 
@@ -21,7 +21,7 @@ def snapshot(settings: Settings, output: Path | None) -> int:
     Plan on it with: ringtop plan MODEL --fleet FILE. Exits with 4 when a host was not reached; it is in the snapshot
     as unreachable.
     """
-    from backend.api import TakeSnapshot
+    from backend.api import TakeSnapshot, few_of
 
     with opened(settings) as backend:
         require_a_host(state_of(backend))
@@ -36,9 +36,8 @@ def snapshot(settings: Settings, output: Path | None) -> int:
         if settings.as_json:
             print_json({"file": str(output), "hosts": hosts})
         else:
-            say(f"Saved {', '.join(hosts)} as {output}; plan on it with: ringtop plan MODEL --fleet {output}")
-    for host, words in silent.items():
-        note(f"ringtop: {host} is {words}; it is in the snapshot as unreachable")
+            say(f"Saved {few_of(hosts)} as {output}; plan on it with: ringtop plan MODEL --fleet {output}")
+    note_silent(silent, "the snapshot has them as unreachable")
     return UNREACHABLE if silent else DONE
 
 

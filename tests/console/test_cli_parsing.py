@@ -9,7 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from backend.contract.words import HostId
 from console.cli import cli, run
+from console.commands.door import note_silent
 from console.commands.exits import KINDS, REFUSED, CommandFailed, no_such, the_one
 from console.commands.settings import Duration, Settings, fleet_command, split_target
 
@@ -146,3 +148,12 @@ def test_a_bug_is_one_line_with_the_file_of_its_traceback(
     (crash,) = (tmp_path / "crashes").iterdir()
     assert str(crash) in told.err
     assert "Traceback" in crash.read_text()
+
+
+def test_many_silent_hosts_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    note_silent({HostId("gpu-1"): "unreachable: refused"}, "what runs there is not known")
+    assert capsys.readouterr().err == "ringtop: gpu-1 is unreachable: refused; what runs there is not known\n"
+    note_silent({HostId(f"gpu-{n}"): "unreachable: refused" for n in range(1000)}, "what runs there is not known")
+    assert capsys.readouterr().err == (
+        "ringtop: gpu-0, gpu-1, gpu-2 and 997 more: unreachable: refused; what runs there is not known\n"
+    )
