@@ -7,6 +7,7 @@ library does not protect a sender (websockets 17.4).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -121,8 +122,13 @@ class Connection:
         self._wake.set()
 
     def abort(self) -> None:
-        """Cut the connection now, without a closing handshake."""
-        self._socket.transport.abort()
+        """Cut the connection now, without a closing handshake.
+
+        asyncio's own transport fails there when it was closed with data left to send and has sent it since
+        (``_SelectorTransport._force_close`` after ``_call_connection_lost``, Python 3.11 to 3.13): then it is cut.
+        """
+        with contextlib.suppress(AttributeError):
+            self._socket.transport.abort()
 
     async def send_now(self, event: Event, correlation: str) -> None:
         """Send outside the loop: for a connection that is refused before it has one."""
@@ -247,7 +253,7 @@ class Connection:
                 failpoint("agent.after_send")
         except TimeoutError:
             # The bytes may be in the buffer: this connection is never written to again.
-            self._socket.transport.abort()
+            self.abort()
             raise ConnectionClosed(None, None) from None
 
 

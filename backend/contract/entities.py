@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from backend.contract.cordons import Cordon
-from backend.contract.numbers import check_u64
 from backend.contract.plans import Bound, Plan
 from backend.contract.words import (
     HostId,
@@ -436,13 +435,3 @@ def fold(entities: Entities, record: JournalRecord) -> Entities:
 def moves_revision(change: Change | None) -> bool:
     """Whether a change moves the revision of its agent: decisions do, measurements and states do not."""
     return change is not None and not change.restates and any(getattr(change, name) for name in _DECISIONS)
-
-
-def check_generations(shard: Shard) -> None:
-    """Raise ValueError when the two numbers that must be equal are not, naming both."""
-    check_u64("load_generation", shard.load_generation, least=1)
-    if int(shard.load_generation) != int(shard.node_generation):
-        raise ValueError(
-            f"node generation {shard.node_generation} differs from load generation {shard.load_generation} "
-            f"on {shard.host}. Load again with one number."
-        )

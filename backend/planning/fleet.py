@@ -8,6 +8,7 @@ from statistics import median_low
 
 import msgspec
 
+from backend.contract.naming import by_number
 from backend.contract.plans import Plan
 from backend.contract.reports import DeviceFacts, EngineFacts, HostReport
 from backend.contract.states import ShardState, shard_state
@@ -161,6 +162,19 @@ def taken_ports(report: HostReport, *, ended: bool = True) -> dict[Port, str]:
         if ended or state is None or not state.is_terminal:
             taken.update((port, f"used by {shard.node_id} ({shard.state})") for port in shard.ports)
     return taken
+
+
+def holders_on(report: HostReport, device: str) -> list[str]:
+    """Who has something of a device at this agent: live shards and what is held after one, and who reserved."""
+    entities = report.entities
+    found = [
+        str(shard.node_id)
+        for shard in entities.shards.values()
+        if shard.device == device and ((state := shard_state(shard.state)) is None or state.is_live)
+    ]
+    found += [str(hold.node_id) for hold in entities.holds.values() if hold.device == device]
+    found += [str(each.replica) for each in entities.reservations.values() if each.memory.get(device)]
+    return sorted(dict.fromkeys(found), key=by_number)
 
 
 def device_users(report: HostReport) -> dict[str, str]:

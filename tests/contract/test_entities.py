@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +15,11 @@ from backend.contract.entities import (
     JournalRecord,
     KeeperLease,
     OperatorHold,
-    check_generations,
     fold,
     hold_key,
     operator_hold_key,
 )
-from backend.contract.words import NodeGeneration, NodeId, OpId, ReplicaId, UnixMs
+from backend.contract.words import NodeId, OpId, ReplicaId, UnixMs
 from tests.contract.factories import GENERATION, drain, hold, load_record, operation, reservation, shard
 
 NODES = ["tiny-1/0", "tiny-1/1", "big-2/0"]
@@ -185,10 +183,3 @@ def test_dropping_what_is_not_there_changes_nothing() -> None:
     entities = folded([step(shard=shard())])
     gone = step(drop_shards=(NodeId("x/0"),), drop_loads=(OpId("x"),), drop_drains=(ReplicaId("x"),))
     assert fold(entities, gone) == entities
-
-
-def test_two_generations_of_one_shard_are_named_with_both_values() -> None:
-    check_generations(shard())
-    odd = msgspec.structs.replace(shard(), node_generation=NodeGeneration(1))
-    with pytest.raises(ValueError, match=rf"node generation 1 differs from load generation {GENERATION} on host-a"):
-        check_generations(odd)

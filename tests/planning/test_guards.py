@@ -330,7 +330,7 @@ CASES: list[tuple[str, str, Case, Case, tuple[str, ...]]] = [
         "refuse",
         lambda: a_plan(pair(entities=holding(reservation=a_reservation(memory={"CPU": 20 * GIB})))),
         lambda: a_plan(pair(entities=holding(reservation=a_reservation(memory={"CPU": 19 * GIB})))),
-        ("CPU on host-b", "0.0 MiB"),
+        ("CPU on host-b", "0.0 MiB", "promised to others; there are qwen-1"),
     ),
     (
         "memory.mapped",

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from backend.contract.findings import Finding, has_refusal, refuse, warn
+from backend.contract.naming import few_of
 from backend.contract.reports import HostReport
 from backend.contract.words import HostId
 from backend.planning.engines.rules import demanded
-from backend.planning.fleet import HOST_MEMORY, available_memory, machine_memory, machine_of
+from backend.planning.fleet import HOST_MEMORY, available_memory, holders_on, machine_memory, machine_of
 from backend.planning.guards.situation import Guard, Situation
 from backend.planning.guards.table import refusing, warning
 
@@ -22,11 +23,13 @@ def memory(situation: Situation) -> Iterator[Finding]:
             need, free = sum(held.values()), available_memory(report, name)
             if need > free and (name == HOST_MEMORY or name in {device.name for device in report.facts.devices}):
                 nodes = " + ".join(f"{node} {_mib(size)}" for node, size in held.items())
+                others = holders_on(report, name)
+                beside = f"; there are {few_of(others, 4)}" if others else ""
                 yield refuse(
                     "memory.short",
                     f"{name} on {report.host}",
                     expected=f"{_mib(need)} free: {nodes}",
-                    found=f"{_mib(free)} neither in use nor promised to others",
+                    found=f"{_mib(free)} neither in use nor promised to others{beside}",
                     remedy="Unload something there, lower context, or spread the replica over more hosts.",
                 )
                 yield from _smaller_batch(situation, report, name, free)
