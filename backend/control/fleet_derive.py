@@ -20,22 +20,31 @@ def reindex(fleet: Fleet, names: Iterable[HostId]) -> tuple[Fleet, set[ReplicaId
     """The fleet with the holdings of these hosts indexed, and the replicas whose holdings there changed."""
     index: dict[HostId, dict[ReplicaId, Holdings]] = {}
     where: dict[ReplicaId, frozenset[HostId]] = {}
+    touched: set[ReplicaId] = set()
     for name in names:
         old, new = fleet.index[name], index_host(fleet.state.hosts[name].entities)
         changed = [replica for replica in old.keys() | new.keys() if old.get(replica) != new.get(replica)]
         if not changed:
             continue
         index[name] = new
+        touched.update(changed)
         for replica in changed:
             hosts = where.get(replica, fleet.where.get(replica, frozenset()))
-            where[replica] = hosts | {name} if replica in new else hosts - {name}
+            if (name in hosts) != (replica in new):
+                where[replica] = hosts ^ {name}
     if not index:
-        return fleet, set()
+        return fleet, touched
+    fleet = msgspec.structs.replace(fleet, index={**fleet.index, **index})
+    return (_at_these(fleet, where) if where else fleet), touched
+
+
+def _at_these(fleet: Fleet, where: dict[ReplicaId, frozenset[HostId]]) -> Fleet:
+    """The fleet with these hosts of each of these replicas."""
     everywhere = {**fleet.where, **where}
     for replica, hosts in where.items():
         if not hosts:
             del everywhere[replica]
-    return msgspec.structs.replace(fleet, index={**fleet.index, **index}, where=everywhere), set(where)
+    return msgspec.structs.replace(fleet, where=everywhere)
 
 
 def touching(fleet: Fleet, host: HostId) -> set[ReplicaId]:

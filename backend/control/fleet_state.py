@@ -95,11 +95,11 @@ def with_replicas(fleet: Fleet, views: dict[ReplicaId, ReplicaView | None]) -> F
     if not views:
         return fleet
     before = fleet.state.replicas
-    replicas = {**before, **{name: view for name, view in views.items() if view is not None}}
-    for name in views.keys() & before.keys():
-        if views[name] is None:
-            del replicas[name]
-    if new := replicas.keys() - before.keys():
+    there = {name: view for name, view in views.items() if view is not None}
+    replicas = {**before, **there}
+    for name in views.keys() - there.keys():
+        replicas.pop(name, None)
+    if new := [name for name in there if name not in before]:
         names = [name for name in before if name in replicas]
         for name in new:
             insort(names, name, key=by_number)
