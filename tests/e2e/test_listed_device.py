@@ -24,6 +24,12 @@ ranks = 3
 hosts = ["host-a", "host-b"]
 device = "Vulkan*, CPU"
 context = 2048
+
+[models.tiny.profiles.vulkan-alone]
+ranks = 1
+hosts = ["host-a"]
+device = "Vulkan0"
+context = 2048
 """
 
 
@@ -60,14 +66,32 @@ def test_a_ring_is_loaded_with_a_worker_on_a_device_that_only_the_engine_lists(
     assert listed(fleet)["committed"] >= promised > 0
     again = fleet.run("plan", "tiny:vulkan")
     assert "Vulkan0" not in again.stdout, f"it is taken whole: {again.stdout}"
-    prompt = ("--prompt", TINY_PROMPT, "--max-tokens", str(TINY_TOKENS), "--json")
-    answer = fleet.run("test", "tiny-1", *prompt, seconds=SECONDS)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert json.loads(answer.stdout)["text"] == TINY_COMPLETION
+    assert ask(fleet) == TINY_COMPLETION
     unloaded = fleet.run("unload", "tiny-1", "--yes", seconds=SECONDS)
     assert unloaded.returncode == 0, unloaded.stdout + unloaded.stderr
     until("the end of its hold", lambda: listed(fleet)["committed"] == 0 or None)
     assert fleet.engines() == []
+
+
+@pytest.mark.refusals("let through: one rank that holds every layer on a device that only the engine's list names")
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("vulkan")
+def test_one_rank_holds_every_layer_on_a_device_that_only_the_engine_lists(make_fleet: Callable[..., Fleet]) -> None:
+    fleet = make_fleet(CATALOG + BESIDE_THE_CPU)
+    fleet.start()
+    loaded = fleet.run("load", "tiny:vulkan-alone", "--yes", seconds=SECONDS)
+    assert loaded.returncode == 0, loaded.stdout + loaded.stderr
+    replica = fleet.replica()
+    assert replica is not None
+    assert [(shard["device"], shard["bound"]["agrees"]) for shard in replica["shards"]] == [("Vulkan0", True)]
+    assert ask(fleet) == TINY_COMPLETION
+
+
+def ask(fleet: Fleet) -> str:
+    prompt = ("--prompt", TINY_PROMPT, "--max-tokens", str(TINY_TOKENS), "--json")
+    answer = fleet.run("test", "tiny-1", *prompt, seconds=SECONDS)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return str(json.loads(answer.stdout)["text"])
 
 
 def listed(fleet: Fleet) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_a_gpu_shard_counts_devices_under_the_mask_of_their_list(tiny: Path, mon
     plan = msgspec.structs.replace(plan, shards=(plan.shards[0], on_gpu, *plan.shards[2:]))
     leader, worker, other = (LlamaCpp(None).launch(shard, plan, tiny).env for shard in plan.shards[:3])
     assert worker["GGML_VK_VISIBLE_DEVICES"] == "1,0"
-    # The mask names a device that a process without drivers has not: it would end at once.
+    # These see no driver, so the mask would name nothing there, and they would complain of it.
     assert "GGML_VK_VISIBLE_DEVICES" not in leader.keys() | other.keys()
 
 
