@@ -176,7 +176,7 @@ class Inventory:
                 raise
             return None
 
-    def capacity(self) -> Capacity:
+    def capacity(self, entities: Entities) -> Capacity:
         """What the core decides reservations on, with the main memory read at this moment.
 
         When it cannot be read, as without a file descriptor left, the last measurement stands and no load is taken.

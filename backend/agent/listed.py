@@ -65,6 +65,9 @@ class ListedDevices:
             except EngineMissing as error:
                 self._words[facts.engine] = f"; it could not be asked again: {error}"
                 continue
+            except Exception as error:  # noqa: BLE001  one engine's odd list must not take the other engines' agent along
+                self._words[facts.engine] = f"; a fault of the agent as it asked again: {type(error).__name__}: {error}"
+                continue
             self._words.pop(facts.engine, None)
             self._lists[facts.engine] = tuple(
                 _Listed(facts.engine, device, now, _taken(entities, device.name)) for device in found
