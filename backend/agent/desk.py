@@ -199,7 +199,7 @@ class Desk:
                 connection.say(Refused(op_id=command.op_id, code="E_READ_ONLY", words=words), command.op_id)
                 return
             inventory, entities = self._agent.inventory, self._agent.core.entities
-            capacity, digest = inventory.capacity(), payload_digest(command)
+            capacity, digest = inventory.capacity(entities), payload_digest(command)
             found = inventory.foreign_now(command.pid, entities) if isinstance(command, AdoptForeign) else None
             self._agent.dispatch(CommandArrived(connection.number, command, digest, capacity, found))
         elif isinstance(command, Subscribe):

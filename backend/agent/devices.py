@@ -31,11 +31,15 @@ class DeviceUnknown(LookupError):
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """What the drivers said. ``owners`` is bytes by process of each device, by its uuid; -1 where they do not say."""
+    """What the drivers said. ``owners`` is bytes by process of each device, by its uuid; -1 where they do not say.
+
+    ``answered`` is False when they were asked and said nothing that is understood.
+    """
 
     devices: tuple[DeviceFacts, ...] = ()
     owners: dict[str, dict[int, int]] = {}
     words: str = "no GPU driver on this host"
+    answered: bool = True
 
 
 class _Latest:
@@ -92,18 +96,20 @@ async def read_gpus(seconds: float = PROBE_SECONDS) -> GpuReading:
             output = await _run_probe([sys.executable, "-I", "-m", "backend.agent.devices"], seconds)
             _Latest.reading = _decode(output, seconds)
         except OSError as refused:
-            _Latest.reading = GpuReading(words=f"the GPU drivers cannot be asked: {refused.strerror}")
+            words = f"the GPU drivers cannot be asked: {refused.strerror}"
+            _Latest.reading = GpuReading(words=words, answered=False)
     return _Latest.reading
 
 
 def _decode(output: bytes | None, seconds: float) -> GpuReading:
     if output is None:
-        return GpuReading(words=f"the GPU driver did not answer within {seconds:g} s; look at the kernel's log")
+        words = f"the GPU driver did not answer within {seconds:g} s; look at the kernel's log"
+        return GpuReading(words=words, answered=False)
     try:
         return msgspec.json.decode(output, type=GpuReading)
     except msgspec.DecodeError:
         last = output.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        return GpuReading(words=f"reading the GPU drivers failed: {last[0]}")
+        return GpuReading(words=f"reading the GPU drivers failed: {last[0]}", answered=False)
 
 
 async def _run_probe(command: list[str], seconds: float) -> bytes | None:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ from backend.agent.facts import host_facts, refuses_loads
 from backend.agent.foreign_watch import ForeignWatch
 from backend.agent.illness import Health, judge
 from backend.agent.journal_home import why_unknown_refuse
+from backend.agent.listed import ListedDevices
 from backend.agent.vitals import VitalSigns
 from backend.contract.entities import Entities, LoadRecord, Shard
-from backend.contract.reports import DeviceFacts, EngineFacts, ForeignProcess, HostFacts, Illness
+from backend.contract.reports import DeviceFacts, EngineFacts, ForeignProcess, HostFacts, Illness, same_device
 from backend.contract.words import UnixMs
 from backend.engines.driver import AskingDriver, Driver, EngineMissing
 from backend.engines.p4.adoption import adoptable, adopted
@@ -62,6 +64,7 @@ class Inventory:
                 self.drivers[name] = driver_for(name, folder, p4, Path(config.state))
             except EngineMissing as error:
                 raise ConfigError(f"engines.{name}: {error}") from error
+        self._listed = ListedDevices(self.drivers, config.device_cap)
         self.facts: HostFacts
 
     def use(self, journal: Journal | DamagedJournal) -> None:
@@ -90,11 +93,12 @@ class Inventory:
             # Only what ran before this agent can be unknown to its journal; what it starts itself is written first.
             self._unknown = await asyncio.to_thread(why_unknown_refuse, self._config, entities)
         await self._judge(entities)
-        devices = [self._cpu(), *gpus.devices]
+        await self._listed.look(self._engines, entities)
+        devices = self._with_listed([self._cpu(), *gpus.devices], entities)
         self.facts = host_facts(
             host=self._config.host,
             agent_version=RINGTOP_VERSION,
-            devices=[self._committed(device, entities) for device in devices],
+            devices=devices,
             engines=self._engines,
             ports=self._config.ports,
             advertise=self._config.advertise,
@@ -129,7 +133,7 @@ class Inventory:
             illnesses=self.health.illnesses,
             refuses_loads=self._why_no_loads(),
             foreign=self._foreign.processes(entities),
-            devices=tuple(self._committed(device, entities) for device in self.facts.devices),
+            devices=self._with_listed(self.facts.devices, entities),
         )
         settled = _settled(self.facts)
         told, self._told = self._told, (_degrees(self.health.illnesses), settled.foreign, settled.engines)
@@ -172,7 +176,7 @@ class Inventory:
                 raise
             return None
 
-    def capacity(self) -> Capacity:
+    def capacity(self, entities: Entities) -> Capacity:
         """What the core decides reservations on, with the main memory read at this moment.
 
         When it cannot be read, as without a file descriptor left, the last measurement stands and no load is taken.
@@ -183,7 +187,8 @@ class Inventory:
             why = f"the free memory of {self._config.host} cannot be read: {error.strerror}"
             return Capacity(devices=self.facts.devices, ports=self._config.ports, refuses_loads=why)
         config = self._config
-        devices = tuple(cpu if device.name == "CPU" else device for device in self.facts.devices)
+        measured = [cpu if device.name == "CPU" else device for device in self.facts.devices]
+        devices = self._with_listed(measured, entities)
         return Capacity(
             devices=devices,
             ports=config.ports,
@@ -216,10 +221,17 @@ class Inventory:
         folder = self._config.engines[name].folder
         return EngineFacts(engine=name, folder=folder, release="", devices=(), words=words)
 
-    def _committed(self, device: DeviceFacts, entities: Entities) -> DeviceFacts:
+    def _with_listed(self, devices: Sequence[DeviceFacts], entities: Entities) -> tuple[DeviceFacts, ...]:
+        """The devices that were measured and those of engines' lists as of now, capped, with what is committed."""
+        measured = [device for device in devices if not device.listed_by]
+        every = [*measured, *self._listed.devices(measured, entities)]
+        return tuple(self._committed(device, every, entities) for device in every)
+
+    def _committed(self, device: DeviceFacts, every: Sequence[DeviceFacts], entities: Entities) -> DeviceFacts:
         cap = self._config.device_cap(device.name)
         total = device.total if cap is None else min(cap, device.total)
-        return msgspec.structs.replace(device, total=total, committed=committed_memory(entities, device.name))
+        committed = sum(committed_memory(entities, name) for name in same_device(every, device.name))
+        return msgspec.structs.replace(device, total=total, committed=committed)
 
 
 def discovered(facts: HostFacts, entities: Entities, now: UnixMs) -> list[tuple[Shard, LoadRecord]]:
@@ -245,7 +257,8 @@ def _moved(old: HostFacts, new: HostFacts) -> bool:
 
 
 def _still(device: DeviceFacts) -> DeviceFacts:
-    return msgspec.structs.replace(device, free=device.free // NOISE_BYTES)
+    minute = UnixMs(device.listed_unix_ms // 60_000)  # so that a list that says the same is not shown as an old one
+    return msgspec.structs.replace(device, free=device.free // NOISE_BYTES, listed_unix_ms=minute)
 
 
 def _settled(facts: HostFacts) -> HostFacts:

@@ -15,6 +15,7 @@ from backend.agent.devices import GpuReading, read_gpus
 from backend.agent.process_identity import SeenProcess, group_members, see_process
 from backend.contract.entities import ProcessIdentity
 from backend.contract.words import Port
+from backend.planning.fleet import is_of_a_driver
 
 FIRST_LOOK_SECONDS = 0.02
 SLOWEST_LOOK_SECONDS = 1.0
@@ -62,7 +63,7 @@ async def device_is_released(
     """Return once the run's processes are gone and, of a GPU, its driver lists none of them as an owner.
 
     A driver that does not answer, or that lost the device, proves nothing. One that names no owners at all, as AMD's,
-    leaves the empty group as the proof.
+    leaves the empty group as the proof; so does a device that only an engine's list names, with no owner at any driver.
     """
     known = await processes_are_gone(identity, members)
     if device == MAIN_MEMORY:
@@ -74,10 +75,11 @@ async def device_is_released(
 
 def releases(reading: GpuReading, device: str, known: dict[int, int]) -> bool:
     """Whether the driver has the device and lists none of these processes. A pid with another start is a stranger's."""
-    uuid = next((each.uuid for each in reading.devices if each.name == device), None)
-    if uuid is None:
+    uuids = [each.uuid for each in reading.devices if each.name == device or not is_of_a_driver(device)]
+    if not reading.answered or (is_of_a_driver(device) and not uuids):
         return False
-    return not any(pid in known and not _is_another(pid, known[pid]) for pid in reading.owners.get(uuid, {}))
+    owners = (pid for uuid in uuids for pid in reading.owners.get(uuid, {}))
+    return not any(pid in known and not _is_another(pid, known[pid]) for pid in owners)
 
 
 def _is_another(pid: int, start_ticks: int) -> bool:

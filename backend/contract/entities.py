@@ -60,12 +60,16 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Buffers(msgspec.Struct, frozen=True):
-    """What the engine said it allocated for one rank, in bytes (printed MiB times 1048576, rounded)."""
+    """What the engine said it allocated for one rank, in bytes (printed MiB times 1048576, rounded).
+
+    ``parts`` is how many sizes at most were added up, each of which the engine had rounded.
+    """
 
     rank: int
     weights: int
     kv: int
     compute: int
+    parts: int = 1
 
 
 class Canary(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from backend.contract.entities import Entities
@@ -34,6 +36,11 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``total`` is what the agent may hand out (its configuration can lower it), ``free`` what the operating system or
     driver says is free now, ``committed`` what reservations and live shards of this agent have been promised.
+
+    ``listed_by`` is the engine whose own list alone names it, empty where a driver measures it; ``free`` is what that
+    list said at ``listed_unix_ms``, less what this agent's shards took since. ``same_as`` is the driver's name of the
+    same device, where the two descriptions leave no other; ``committed`` counts both names then. ``is_capped_only``
+    says that nobody measures its memory: ``total`` is agent.toml's word.
     """
 
     name: str
@@ -43,6 +50,16 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     free: int
     committed: int = 0
     words: str = ""
+    listed_by: str = ""
+    listed_unix_ms: UnixMs = UnixMs(0)
+    same_as: str = ""
+    is_capped_only: bool = False
+
+
+def same_device(devices: Iterable[DeviceFacts], name: str) -> tuple[str, ...]:
+    """Every name of one device on a host, sorted: a driver's and an engine's own count as one."""
+    seen = {device.name: device.same_as or device.name for device in devices}
+    return tuple(sorted({name, *(other for other, root in seen.items() if root == seen.get(name, name))}))
 
 
 class ResidentNode(msgspec.Struct, frozen=True, kw_only=True):

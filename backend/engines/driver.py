@@ -175,6 +175,23 @@ class EngineDriver(Protocol):
         """One greedy completion. Raises TimeoutError, ConnectionError."""
 
 
+class ListedDevice(msgspec.Struct, frozen=True):
+    """A device as an engine's own list has it: memory in bytes, None where the list gives none."""
+
+    name: str
+    words: str = ""
+    total: int | None = None
+    free: int | None = None
+
+
+@runtime_checkable
+class ListingDriver(Protocol):
+    """An engine that can be asked at any time for its devices and their memory. CPU is never among them."""
+
+    async def list_devices(self) -> tuple[ListedDevice, ...]:
+        """The devices now. Starts a program of the engine's; raises EngineMissing."""
+
+
 @runtime_checkable
 class SpawningDriver(EngineDriver, Protocol):
     """An engine whose every shard is a process that this agent starts, follows by its pidfd and stops by signals."""

@@ -10,7 +10,7 @@ import msgspec
 
 from backend.contract.naming import by_number
 from backend.contract.plans import Plan
-from backend.contract.reports import DeviceFacts, EngineFacts, HostReport
+from backend.contract.reports import DeviceFacts, EngineFacts, HostReport, same_device
 from backend.contract.states import ShardState, shard_state
 from backend.contract.words import HostId, LoadGeneration, Port, ReplicaId
 
@@ -109,6 +109,21 @@ def device_of(report: HostReport, name: str) -> DeviceFacts | None:
     return next((device for device in report.facts.devices if device.name == name), None)
 
 
+def is_of_a_driver(device: str) -> bool:
+    """Whether a driver that agents ask gives such names: then it alone says whether the device is there.
+
+    One that it lost may still stand in a list that an engine made before.
+    """
+    return device.startswith(("CUDA", "ROCm"))
+
+
+def how_to_measure(device: str) -> str:
+    """What to do so that an agent knows the memory of a device that its engine lists."""
+    if is_of_a_driver(device):
+        return "see on that host why its GPU driver does not show it (nvidia-smi, /sys/class/drm)"
+    return f'set `[devices.{device}] memory = "8GiB"`, or what it has, in agent.toml there and restart the agent'
+
+
 def available_memory(report: HostReport, name: str) -> int:
     """Bytes of a device that a new shard may take: none promised to another, none taken by anything else.
 
@@ -118,7 +133,8 @@ def available_memory(report: HostReport, name: str) -> int:
     if device is None:
         # A host may list only its GPUs; what a rank without a device takes still comes out of its memory.
         return report.facts.memory_free if name == HOST_MEMORY else 0
-    return max(min(device.total - device.committed, device.free - _untaken(report, name)), 0)
+    untaken = sum(_untaken(report, each) for each in same_device(report.facts.devices, name))
+    return max(min(device.total - device.committed, device.free - untaken), 0)
 
 
 def machine_memory(fleet: FleetFacts, report: HostReport) -> int:
@@ -195,7 +211,8 @@ def device_users(report: HostReport) -> dict[str, str]:
             planned = (each for each in (plan.shards if plan is not None else ()) if each.node_id == shard.node_id)
             others = next((each.devices for each in planned), ())
             users.update(dict.fromkeys((shard.device, *others), f"used by {shard.node_id} ({shard.state})"))
-    return users
+    devices = report.facts.devices
+    return {other: words for name, words in users.items() for other in same_device(devices, name)} | users
 
 
 def _plans_of(report: HostReport) -> dict[tuple[ReplicaId, LoadGeneration], Plan]:

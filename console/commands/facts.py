@@ -190,6 +190,10 @@ def _device(device: DeviceFacts) -> dict[str, Any]:
         "total": device.total,
         "free": device.free,
         "committed": device.committed,
+        "words": device.words,
+        "listed_by": device.listed_by,
+        "listed_unix_ms": device.listed_unix_ms or None,
+        "same_as": device.same_as,
     }
 
 

@@ -116,7 +116,7 @@ def host_cells(view: HostView, look: Look, ours: frozenset[ProcessKey] = frozens
         style = "plain" if view.state.value == "live" else "old"
         shards = right(_live_shards(view), style)
         devices = cell(" ".join(device.name for device in facts.devices) or "none", style)
-        free = right(size(sum(room_on(device) for device in facts.devices)), style)
+        free = right(size(sum(room_on(device) for device in facts.devices if not device.same_as)), style)
     return (
         cell(view.host, "name"),
         state_cell(host_state(view)),
@@ -159,7 +159,7 @@ def host_page(state: FleetState, host: str, look: Look, width: int | None = None
     ]
     if view.facts is not None:
         lines += _illness_lines(view.facts, look)
-    lines += _fact_lines(view)
+    lines += _fact_lines(view, look)
     if view.facts is not None:
         lines += _foreign_lines(_strangers(view.facts, ours), look)
     lines += [
@@ -219,7 +219,7 @@ def _foreign_lines(strangers: list[ForeignProcess], look: Look) -> list[Line]:
     return lines
 
 
-def _fact_lines(view: HostView) -> list[Line]:
+def _fact_lines(view: HostView, look: Look) -> list[Line]:
     facts = view.facts
     if facts is None:
         return [line(cell("No facts yet: this host has not reported since the console started.", "unknown"))]
@@ -234,7 +234,8 @@ def _fact_lines(view: HostView) -> list[Line]:
             line(
                 cell(f"device {device.name}", "name"),
                 f"  {device.kind}  room for {size(room_on(device))} of {size(device.total)}, "
-                f"{size(device.committed)} promised, {size(device.free)} free now  {device.words}".rstrip(),
+                f"{size(device.committed)} promised, {size(device.free)} free now  {device.words}".rstrip()
+                + (f" of {ago(device.listed_unix_ms, look)}" if device.listed_by else ""),
             )
         )
     for engine in facts.engines:

@@ -81,7 +81,17 @@ async def test_an_injected_gpu_driver_that_still_lists_the_engine_keeps_the_hold
 
 
 def test_an_injected_gpu_that_fell_off_the_bus_proves_nothing() -> None:
-    assert not proofs.releases(GpuReading(words="the GPU driver did not answer within 5 s"), "CUDA0", {})
+    silent = GpuReading(words="the GPU driver did not answer within 5 s", answered=False)
+    assert not proofs.releases(silent, "CUDA0", {})
+    assert not proofs.releases(GpuReading(), "CUDA0", {})
+
+
+def test_a_device_that_no_driver_names_is_released_by_the_empty_group_and_no_owner_at_any_driver() -> None:
+    assert proofs.releases(GpuReading(), "Vulkan0", {4_000_000: 5})
+    listing = GpuReading(devices=(GPU,), owners={"GPU-1": {4_000_000: 10}})
+    assert not proofs.releases(listing, "Vulkan0", {4_000_000: 5}), "it may be the same card"
+    assert proofs.releases(listing, "Vulkan0", {4_000_001: 5})
+    assert not proofs.releases(GpuReading(answered=False), "Vulkan0", {})
 
 
 def test_an_injected_owner_with_the_number_of_an_engine_and_another_start_is_a_stranger() -> None:

@@ -418,6 +418,8 @@ def test_a_drain_counts_down_between_reports_and_an_ended_one_does_not_drain() -
         (Buffers(2, 10 * MIB + 5000, 2 * MIB, 0), "equal"),
         (Buffers(2, 10 * MIB + 6000, 2 * MIB, 0), "differs"),
         (Buffers(2, 10 * MIB, 2 * MIB + 6000, 0), "differs"),
+        (Buffers(2, 10 * MIB - 10_000, 2 * MIB, 0, parts=2), "equal"),
+        (Buffers(2, 10 * MIB - 11_000, 2 * MIB, 0, parts=2), "differs"),
     ],
 )
 def test_a_bound_is_equal_at_the_resolution_that_the_engine_prints(reported: Buffers, word: str) -> None:

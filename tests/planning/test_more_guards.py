@@ -125,7 +125,7 @@ CASES: list[tuple[str, str, Case, Case, tuple[str, ...]]] = [
     ),
     (
         "device.unmeasured",
-        "warn",
+        "refuse",
         lambda: a_plan(both(engines=(an_engine("Vulkan0", "CPU"),)), profile={"device": "Vulkan0"}),
         lambda: a_plan(both(engines=(an_engine("Vulkan0", "CPU"),))),
         ("Vulkan0 on host-a", "CPU at the drivers"),

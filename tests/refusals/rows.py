@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from backend.contract.findings import Finding
 from backend.contract.plans import Plan
+from backend.contract.reports import DeviceFacts
 from backend.planning.fleet import FleetFacts
 from tests.planning.worlds import GIB, a_fleet, a_host, an_engine
 
@@ -72,6 +74,25 @@ def pair(name: str = "host-b", **changes: Any) -> FleetFacts:
     """host-a and host-b, one of them changed."""
     other = "host-a" if name == "host-b" else "host-b"
     return a_fleet(*sorted((a_host(name, **changes), a_host(other)), key=lambda report: report.host))
+
+
+CARD = DeviceFacts(name="CUDA0", uuid="GPU-1", kind="cuda", total=24 * GIB, free=20 * GIB, words="RTX 4090")
+
+
+def listed_device(**changes: Any) -> DeviceFacts:
+    """A device that only the engine's list names."""
+    fields = {"name": "Vulkan0", "uuid": "", "kind": "vulkan", "total": 8 * GIB, "free": 8 * GIB}
+    return DeviceFacts(**{**fields, "words": "RTX 4090", "listed_by": "llamacpp", **changes})
+
+
+def listing(*devices: DeviceFacts, **changes: Any) -> FleetFacts:
+    """host-a and host-b with these devices beside their memory, and an engine that lists Vulkan0."""
+    reports = []
+    for name in ("host-a", "host-b"):
+        report = a_host(name, engines=(an_engine("CPU", "Vulkan0"),), **changes)
+        facts = msgspec.structs.replace(report.facts, devices=(*report.facts.devices, *devices))
+        reports.append(msgspec.structs.replace(report, facts=facts))
+    return a_fleet(*reports)
 
 
 def both(**changes: Any) -> FleetFacts:

@@ -14,7 +14,7 @@ from backend.contract.words import LoadGeneration, OpId, ReplicaId
 from backend.planning.plan import plan
 from tests.planning.engines.test_p4_reported import a_chain, hosts, loaded, ready
 from tests.planning.worlds import NOW, Ask, a_catalog, a_fleet, a_model, a_plan, a_shard, an_engine, holding
-from tests.refusals.rows import as_parameters, both, gpus, pair
+from tests.refusals.rows import CARD, as_parameters, both, gpus, listed_device, listing, pair
 from tests.refusals.test_wrong_budgets import gpu_hosts, served
 
 pytestmark = pytest.mark.refusals
@@ -87,11 +87,18 @@ ROWS = [
         lambda: a_plan(gpus(2), profile={"device": "CUDA*"}),
     ),
     Warned(
-        "a device whose memory nobody measured",
+        "a device whose memory only agent.toml tells",
         ("device.unmeasured",),
-        ("Vulkan0 on host-a", "CPU at the drivers"),
-        lambda: a_plan(both(engines=(an_engine("Vulkan0", "CPU"),)), profile={"device": "Vulkan0"}),
-        lambda: a_plan(both(engines=(an_engine("Vulkan0", "CPU"),))),
+        ("Vulkan0 on host-a", "8192 MiB by agent.toml alone"),
+        lambda: a_plan(listing(listed_device(is_capped_only=True)), profile={"device": "Vulkan0"}),
+        lambda: a_plan(listing(listed_device()), profile={"device": "Vulkan0"}),
+    ),
+    Warned(
+        "a device of a list that may be one of the driver's",
+        ("device.unmeasured",),
+        ("Vulkan0 on host-a", "CUDA0 at the drivers", "nobody can compare them"),
+        lambda: a_plan(listing(CARD, listed_device()), profile={"device": "Vulkan0"}),
+        lambda: a_plan(listing(CARD, listed_device(same_as="CUDA0")), profile={"device": "Vulkan0"}),
     ),
     Warned(
         "an address that containers get",

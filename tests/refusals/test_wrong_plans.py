@@ -22,7 +22,19 @@ from tests.planning.worlds import (
     an_engine,
     holding,
 )
-from tests.refusals.rows import WrongPlan, as_parameters, assert_refuses, both, gpus, many, needy, pair
+from tests.refusals.rows import (
+    CARD,
+    WrongPlan,
+    as_parameters,
+    assert_refuses,
+    both,
+    gpus,
+    listed_device,
+    listing,
+    many,
+    needy,
+    pair,
+)
 
 pytestmark = pytest.mark.refusals
 
@@ -159,6 +171,31 @@ ENGINES = [
         "device.missing",
         ("device Vulkan*", "CPU"),
         lambda: a_plan(profile={"device": "Vulkan*"}),
+    ),
+    WrongPlan(
+        "a device whose memory neither a driver nor a list tells",
+        "device.unmeasured",
+        ("Vulkan0 on host-a", "CPU at the drivers", "[devices.Vulkan0] memory"),
+        lambda: a_plan(listing(), profile={"device": "Vulkan0"}),
+    ),
+    WrongPlan(
+        "a device of a list that is too small",
+        "memory.short",
+        ("Vulkan0 on host-b", "1.0 MiB neither"),
+        lambda: a_plan(listing(listed_device(total=MIB)), profile={"device": "Vulkan0"}),
+    ),
+    WrongPlan(
+        "a device that another replica has under the driver's name",
+        "device.taken",
+        ("Vulkan0 is used by glm-1/1",),
+        lambda: a_plan(
+            listing(
+                CARD,
+                listed_device(same_as="CUDA0"),
+                entities=holding(a_shard("host-b", node="glm-1/1", device="CUDA0")),
+            ),
+            profile={"device": "Vulkan0"},
+        ),
     ),
     WrongPlan(
         "a device in the wrong case", "device.missing", ("device cpu", "CPU"), lambda: a_plan(profile={"device": "cpu"})

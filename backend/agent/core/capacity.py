@@ -45,19 +45,21 @@ def stuck_on(entities: Entities, device: str) -> str:
     return ""
 
 
-def holders_of(entities: Entities, device: str) -> str:
-    """Who holds memory of a device, in words, the newest reservation first: the winner of a race is named first."""
+def holders_of(entities: Entities, devices: tuple[str, ...]) -> str:
+    """Who holds memory of a device, by any of its names, in words, the newest reservation first: the winner of a race
+    is named first.
+    """
     names = [
         f"{reservation.replica} (reserved by {reservation.by}, operation {reservation.op_id})"
         for reservation in sorted(entities.reservations.values(), key=lambda r: -r.made_unix_ms)
-        if reservation.memory.get(device)
+        if any(reservation.memory.get(device) for device in devices)
     ]
     names += [
         f"{shard.node_id} ({shard.state})"
         for shard in entities.shards.values()
-        if shard.device == device and (state := shard_state(shard.state)) is not None and state.is_live
+        if shard.device in devices and (state := shard_state(shard.state)) is not None and state.is_live
     ]
-    names += [f"a hold after {h.node_id}" for h in entities.holds.values() if h.device == device and h.memory]
+    names += [f"a hold after {h.node_id}" for h in entities.holds.values() if h.device in devices and h.memory]
     return ", ".join(names) or "nobody here"
 
 

@@ -13,8 +13,10 @@ from backend.agent.core.turn import Turn
 from backend.contract.commands import Load, Reserve
 from backend.contract.entities import Entities
 from backend.contract.plans import Plan, PlannedShard, plan_digest
+from backend.contract.reports import same_device
 from backend.contract.states import shard_state
 from backend.contract.words import NodeId, ReplicaId, node_id
+from backend.planning.fleet import how_to_measure
 
 _REPLICA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """Replica ids become folder names and are shown everywhere."""
@@ -48,7 +50,7 @@ def why_not_reserve(turn: Turn, command: Reserve, capacity: Capacity) -> str:
             _why_not_slot(turn, shard.node_id, plan)
             or why_quarantined(turn, shard.node_id)
             or _why_not_ports(turn, shard, capacity)
-            or _why_not_device(turn, shard)
+            or _why_not_device(turn, shard, capacity)
         )
         if refusal:
             return refusal
@@ -95,7 +97,7 @@ def why_not_load(turn: Turn, command: Load, capacity: Capacity) -> str:
             f"E_FENCED: reservation {command.reservation} is for generation {reservation.load_generation}, the load "
             f"for {plan.load_generation}. Load again with one number."
         )
-    return _why_not_device(turn, planned)
+    return _why_not_device(turn, planned, capacity)
 
 
 def highest_seen(entities: Entities, replica: ReplicaId) -> int:
@@ -172,8 +174,9 @@ def _why_not_ports(turn: Turn, shard: PlannedShard, capacity: Capacity) -> str:
     return ""
 
 
-def _why_not_device(turn: Turn, shard: PlannedShard) -> str:
-    stuck = stuck_on(turn.state.entities, shard.device)
+def _why_not_device(turn: Turn, shard: PlannedShard, capacity: Capacity) -> str:
+    names = same_device(capacity.devices, shard.device)
+    stuck = next(filter(None, (stuck_on(turn.state.entities, name) for name in names)), "")
     return f"E_REFUSED: {shard.node_id} on {turn.state.host}: {stuck}, or choose another device." if stuck else ""
 
 
@@ -182,19 +185,23 @@ def _why_not_memory(turn: Turn, shards: tuple[PlannedShard, ...], capacity: Capa
     for shard in shards:
         needed[shard.device] = needed.get(shard.device, 0) + shard.bound.memory
     devices = {device.name: device for device in capacity.devices}
-    for name, bytes_needed in needed.items():
+    for name in needed:
         device = devices.get(name)
         if device is None:
             known = ", ".join(sorted(devices)) or "none"
-            return f"E_INVALID: {turn.state.host} has no device {name}; it has {known}. Correct the profile's device."
-        entities = turn.state.entities
-        promised = device.total - committed_memory(entities, name)
-        really = device.free - untaken_memory(entities, name)
+            return (
+                f"E_INVALID: {turn.state.host} has no device {name} whose memory is known; it has {known}. Correct the "
+                f"profile's device, or {how_to_measure(name)}."
+            )
+        entities, names = turn.state.entities, same_device(capacity.devices, name)
+        bytes_needed = sum(needed.get(each, 0) for each in names)
+        promised = device.total - sum(committed_memory(entities, each) for each in names)
+        really = device.free - sum(untaken_memory(entities, each) for each in names)
         left = min(promised, really)
         if bytes_needed > left:
             return (
                 f"E_CONFLICT: {name} of {turn.state.host} has {max(left, 0)} bytes left and the plan needs "
-                f"{bytes_needed}. It is with {holders_of(entities, name)}. Unload something, or choose another host."
+                f"{bytes_needed}. It is with {holders_of(entities, names)}. Unload something, or choose another host."
             )
     return ""
 
@@ -202,4 +209,4 @@ def _why_not_memory(turn: Turn, shards: tuple[PlannedShard, ...], capacity: Capa
 def _all_holders(turn: Turn) -> str:
     names = {shard.device for shard in turn.state.entities.shards.values()}
     names |= {name for r in turn.state.entities.reservations.values() for name in r.memory}
-    return "; ".join(f"{name}: {holders_of(turn.state.entities, name)}" for name in sorted(names)) or "nobody"
+    return "; ".join(f"{name}: {holders_of(turn.state.entities, (name,))}" for name in sorted(names)) or "nobody"

@@ -49,6 +49,7 @@ from backend.engines.driver import (
     Unfit,
     Unloaded,
 )
+from backend.planning.fleet import is_of_a_driver
 
 _COMPLAINT = re.compile(r"\b(error|fail(ed|ure)?|cannot|couldn't|invalid|unknown)\b", re.IGNORECASE)
 
@@ -272,6 +273,7 @@ def _slot_is_free(turn: Turn, shard: Shard) -> None:
 def _device_hold(turn: Turn, shard: Shard) -> Hold:
     """Its memory, until no process of the run is left; of a GPU, until its driver says so too."""
     is_gpu = shard.device != "CPU"
+    lister = shard.device if is_of_a_driver(shard.device) else "every driver"
     gone = "its process group is empty" if shard.taken_over is None else "its process and what it started are gone"
     return Hold(
         node_id=shard.node_id,
@@ -279,7 +281,7 @@ def _device_hold(turn: Turn, shard: Shard) -> Hold:
         kind="device",
         device=shard.device,
         memory=shard.bound.memory,
-        until=gone + (f" and {shard.device} lists no process of it" if is_gpu else ""),
+        until=gone + (f" and {lister} lists no process of it" if is_gpu else ""),
         at_unix_ms=turn.now.unix_ms,
     )
 

@@ -15,7 +15,7 @@ from backend.contract.plans import Plan, PlannedShard
 from backend.contract.reports import EngineFacts, HostFacts, Measurement
 from backend.contract.states import ShardState
 from backend.contract.words import UnixMs
-from backend.engines.driver import Completion, Launch, PhaseSeen, Run, Seen, StopStep, Unfit
+from backend.engines.driver import Completion, Launch, ListedDevice, PhaseSeen, Run, Seen, StopStep, Unfit
 from backend.engines.llamacpp import installation
 from backend.engines.llamacpp.client import EngineClient
 from backend.engines.llamacpp.leader import LeaderDrive
@@ -24,7 +24,7 @@ from backend.engines.llamacpp.pace import Pace, StartRefused
 from backend.engines.llamacpp.placement import where, workers_of
 from backend.engines.llamacpp.rpc import Greeting, hello
 from backend.engines.llamacpp.worker import WorkerDrive
-from backend.planning.engines.llamacpp import LEADER, WORKER, leader_command, worker_command
+from backend.planning.engines.llamacpp import LEADER, NO_GPU, WORKER, leader_command, worker_command
 from backend.planning.fleet import build_of
 
 _PINNED_CPU_NEEDS = ("avx_vnni",)  # its CPU code is built for one CPU model; without the flag quantized weights end it
@@ -57,6 +57,10 @@ class LlamaCpp:
             cpu_needs=_PINNED_CPU_NEEDS if self._folder is None else (),
             flavour=found.flavour,
         )
+
+    async def list_devices(self) -> tuple[ListedDevice, ...]:
+        """The devices that its programs see now, with their memory. Raises EngineMissing."""
+        return await asyncio.to_thread(lambda: installation.list_devices(self._programs()))
 
     async def inspect(self, path: Path) -> ModelFacts:
         """Geometry of a model file from its header. Raises ModelUnreadable."""
@@ -146,9 +150,9 @@ class LlamaCpp:
         """The command line and environment of one shard. Raises EngineMissing, and ValueError for a role it has not."""
         folder = str(self._programs())
         if shard.role == WORKER:
-            return Launch(*worker_command(plan, shard, folder))
+            return _launch(*worker_command(plan, shard, folder))
         if shard.role == LEADER:
-            return Launch(*leader_command(plan, shard, folder, str(model)))
+            return _launch(*leader_command(plan, shard, folder, str(model)))
         raise ValueError(f"{shard.node_id} has the role {shard.role!r}; llama.cpp has {LEADER} and {WORKER}")
 
     async def drive(self, run: Run, see: Callable[[Seen], None]) -> None:
@@ -189,6 +193,11 @@ class LlamaCpp:
 
     def _programs(self) -> Path:
         return self._folder if self._folder is not None else installation.pinned_folder()
+
+
+def _launch(argv: tuple[str, ...], env: dict[str, str]) -> Launch:
+    """With the agent's masks, so that devices count as they were listed; without where no GPU may be seen at all."""
+    return Launch(argv, env if env.keys() >= NO_GPU.keys() else {**installation.masks(), **env})
 
 
 def _unfollowed(run: Run, error: OSError, unix_ms: int) -> Unfit | Measurement:

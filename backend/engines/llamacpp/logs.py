@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from backend.engines.driver import ListedDevice
+
 MIB = 1_048_576
 
 _STAMP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[A-Z]) ")
@@ -32,7 +34,10 @@ _LISTENING = re.compile(r"listening on (?P<url>https?://\S+)")
 _ENDPOINT = re.compile(r"^\S+:\d+$")
 _VERSION = re.compile(r"version: .*?\(build (?P<build>\d+), commit (?P<commit>[0-9a-f]+)\)")
 _OLDER_VERSION = re.compile(r"version: (?P<build>\d+) \((?P<commit>[0-9a-f]+)\)")
-_DEVICE = re.compile(r"^\s+(?P<name>[A-Za-z][A-Za-z0-9_]*): .*\(\d+ MiB, \d+ MiB free\)\s*$")
+_DEVICES = "Available devices:"
+_DEVICE = re.compile(
+    r"^\s+(?P<name>[A-Za-z][A-Za-z0-9_]*): (?P<words>.*?)(?:\s*\((?P<total>\d+) MiB, (?P<free>\d+) MiB free\))?\s*$"
+)
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -222,6 +227,17 @@ def parse_release(text: str) -> str | None:
     return f"{match['build']}-{match['commit']}" if match else None
 
 
-def parse_devices(text: str) -> tuple[str, ...]:
-    """The device names in the output of ``--list-devices``. CPU is never among them."""
-    return tuple(match["name"] for line in text.splitlines() if (match := _DEVICE.match(line)))
+def parse_devices(text: str) -> tuple[ListedDevice, ...]:
+    """The devices in the output of ``--list-devices``. CPU is never among them.
+
+    A backend that cannot tell its memory prints 0 MiB, or nothing: that is unknown. What backends print before the
+    heading is no list.
+    """
+    _, heading, listed = text.rpartition(_DEVICES)
+    found = filter(None, map(_DEVICE.match, listed.splitlines()))
+    return tuple(_listed(match) for match in found if heading or match["total"])
+
+
+def _listed(match: re.Match[str]) -> ListedDevice:
+    total = int(match["total"] or 0) * MIB
+    return ListedDevice(match["name"], match["words"], *((total, int(match["free"]) * MIB) if total else (None, None)))

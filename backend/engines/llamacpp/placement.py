@@ -204,6 +204,10 @@ def buffers_by_rank(picture: LoadPicture, plan: Plan) -> tuple[Buffers, ...]:
     def total(shard: PlannedShard, kind: str) -> int:
         return round(sum(_sizes_of(picture, plan, shard, kind)) * MIB / 100)
 
+    def parts(shard: PlannedShard) -> int:
+        return max(1, *(len(_sizes_of(picture, plan, shard, kind)) for kind in ("model", "KV")))
+
     return tuple(
-        Buffers(shard.rank, total(shard, "model"), total(shard, "KV"), total(shard, "compute")) for shard in plan.shards
+        Buffers(shard.rank, total(shard, "model"), total(shard, "KV"), total(shard, "compute"), parts(shard))
+        for shard in plan.shards
     )

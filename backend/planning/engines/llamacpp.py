@@ -20,7 +20,8 @@ TRIED_ARCHITECTURES = ("llama",)
 
 _GIB = 2**30
 _LOAD_RATE = 0.05  # GiB/s: a slow disk behind a slow network; faster is welcome, slower is a fault
-_NO_GPU = {"VK_ICD_FILENAMES": "/nonexistent", "VK_DRIVER_FILES": "/nonexistent"}
+NO_GPU = {"VK_ICD_FILENAMES": "/nonexistent", "VK_DRIVER_FILES": "/nonexistent"}
+"""Hides every GPU from an engine that needs none: each one that sees them loads their drivers."""
 
 
 def is_cpu(device: str) -> bool:
@@ -280,12 +281,13 @@ def _listening(shard: PlannedShard) -> tuple[str, str]:
 
 def _environment(*, hides_gpus: bool) -> dict[str, str]:
     """Built from empty: an inherited ``LLAMA_ARG_*`` would change flags unseen. No backtrace: it starts a debugger."""
-    return {"GGML_NO_BACKTRACE": "1", **(_NO_GPU if hides_gpus else {})}
+    return {"GGML_NO_BACKTRACE": "1", **(NO_GPU if hides_gpus else {})}
 
 
 __all__ = [
     "LEADER",
     "LLAMACPP",
+    "NO_GPU",
     "TRIED_ARCHITECTURES",
     "WORKER",
     "LlamaCpp",

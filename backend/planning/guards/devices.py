@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 from backend.contract.findings import Finding, refuse, warn
 from backend.contract.plans import Plan
-from backend.contract.reports import HostReport
+from backend.contract.reports import DeviceFacts, HostReport, same_device
 from backend.contract.words import HostId, NodeId
-from backend.planning.fleet import FleetFacts, device_of, device_users, engine_of, is_shared
+from backend.planning.fleet import FleetFacts, device_of, device_users, engine_of, how_to_measure, is_shared
 from backend.planning.guards.situation import Guard, Situation
 from backend.planning.guards.table import DEVICE, refusing, warning
 from backend.planning.inventory import matching_devices
@@ -38,7 +38,10 @@ def unseen(situation: Situation) -> Iterator[Finding]:
         if installed is None:
             continue
         for device in report.facts.devices:
-            if is_shared(device.name) or device.name in installed.devices or not _is_wanted(situation, device.name):
+            names = same_device(report.facts.devices, device.name)
+            if is_shared(device.name) or not _is_wanted(situation, device.name):
+                continue
+            if any(name in installed.devices for name in names):
                 continue
             yield warn(
                 "device.unseen",
@@ -51,19 +54,44 @@ def unseen(situation: Situation) -> Iterator[Finding]:
 
 
 def unmeasured(situation: Situation) -> Iterator[Finding]:
-    """A device that the engine lists and no driver measures: nobody knows what is free on it."""
+    """A device that no driver measures, and whose memory the engine's own list does not settle either."""
     for shard, report in situation.seated:
         for name in shard.all_devices:
-            installed = engine_of(report, situation.plan.engine)
-            if installed is None or name not in installed.devices or is_shared(name) or device_of(report, name):
+            installed, device = engine_of(report, situation.plan.engine), device_of(report, name)
+            if installed is None or name not in installed.devices or is_shared(name):
                 continue
-            yield warn(
+            if device is not None:
+                yield from _by_its_list(report, device)
+                continue
+            known = ", ".join(device.name for device in report.facts.devices) or "no device"
+            yield refuse(
                 "device.unmeasured",
                 f"{name} on {report.host}",
-                expected="a driver that says what is free on it",
-                found=f"{', '.join(device.name for device in report.facts.devices) or 'no device'} at the drivers",
-                remedy="Whether the shard fits is not known before the engine says so. Set its memory in agent.toml.",
+                expected="a driver, or the engine's own list, that says how much memory it has",
+                found=f"{known} at the drivers, and no memory of {name} in a list",
+                remedy=f"Nothing can be held of it: {how_to_measure(name)}.",
             )
+
+
+def _by_its_list(report: HostReport, device: DeviceFacts) -> Iterator[Finding]:
+    """What stays unknown of a device that only its engine's list names."""
+    if device.is_capped_only:
+        yield warn(
+            "device.unmeasured",
+            f"{device.name} on {report.host}",
+            expected="a driver, or the engine's own list, that says what is free on it",
+            found=f"{device.total >> 20} MiB by agent.toml alone",
+            remedy="What others take of it is not seen. Make sure that nothing else runs there.",
+        )
+    drivers = [each.name for each in report.facts.devices if not each.listed_by and not is_shared(each.name)]
+    if device.listed_by and not device.same_as and drivers:
+        yield warn(
+            "device.unmeasured",
+            f"{device.name} on {report.host}",
+            expected="a description that exactly one device of the drivers has",
+            found=f"{device.words}; {', '.join(drivers)} at the drivers",
+            remedy="It may be one of those under another name, and nobody can compare them: use one kind of name only.",
+        )
 
 
 def taken(situation: Situation) -> Iterator[Finding]:
@@ -162,7 +190,7 @@ GUARDS: tuple[Guard, ...] = (
         unseen,
         drift=DEVICE,
     ),
-    warning(
+    refusing(
         "device.unmeasured",
         "memory that nobody can compare",
         "Set its memory in agent.toml.",

@@ -10,7 +10,8 @@ from backend.agent.journal.format import MAX_RECORD
 from backend.contract.commands import Expect, Release, Reserve
 from backend.contract.events import Accepted, Refused
 from backend.contract.findings import refuse
-from backend.contract.plans import sealed
+from backend.contract.plans import Plan, sealed
+from backend.contract.reports import DeviceFacts
 from backend.contract.states import ShardState
 from backend.contract.words import LoadGeneration, NodeGeneration, NodeId, OpId, UnixMs
 from backend.engines.driver import PhaseSeen, Unfit
@@ -74,6 +75,46 @@ def test_the_second_of_two_loads_for_the_same_memory_is_refused_and_told_who_won
     for word in ("600 bytes left", "2400", "tiny-1", "alice", "first-reserve"):
         assert word in result.first_error
     assert world.state.entities.reservations.keys() == {"first-reserve"}
+
+
+def on_device(plan: Plan, device: str) -> Plan:
+    """The plan with everything on this device."""
+    shards = tuple(msgspec.structs.replace(shard, device=device, device_uuid="") for shard in plan.shards)
+    return sealed(msgspec.structs.replace(plan, shards=shards))
+
+
+VULKAN = DeviceFacts(name="Vulkan0", uuid="", kind="vulkan", total=3000, free=3000, listed_by="llamacpp")
+
+
+def test_memory_is_held_of_a_device_that_only_the_engines_list_names() -> None:
+    world = World()
+    world.gpus = (VULKAN,)
+    world.reserve(on_device(make_plan("tiny-1", memory=1200), "Vulkan0"), op="first")
+    assert world.answer("first-reserve").status == "succeeded"
+    other = on_device(make_plan("tiny-2", GENERATION + 1, first_port=18_100, memory=1200), "Vulkan0")
+    world.reserve(other, op="second")
+    for word in ("E_CONFLICT: Vulkan0 of host-a has 600 bytes left", "2400", "tiny-1"):
+        assert word in world.answer("second-reserve").first_error
+
+
+def test_what_is_held_under_a_drivers_name_is_held_under_the_engines_name_too() -> None:
+    world = World()
+    card = DeviceFacts(name="CUDA0", uuid="GPU-1", kind="cuda", total=3000, free=3000)
+    world.gpus = (card, msgspec.structs.replace(VULKAN, same_as="CUDA0"))
+    world.reserve(on_device(make_plan("tiny-1", memory=1200), "CUDA0"), op="first")
+    other = on_device(make_plan("tiny-2", GENERATION + 1, first_port=18_100, memory=1200), "Vulkan0")
+    world.reserve(other, op="second")
+    for word in ("E_CONFLICT: Vulkan0 of host-a has 600 bytes left", "2400", "tiny-1"):
+        assert word in world.answer("second-reserve").first_error
+
+
+@pytest.mark.parametrize(("device", "remedy"), [("Vulkan0", "`[devices.Vulkan0] memory"), ("CUDA0", "nvidia-smi")])
+def test_nothing_is_held_of_a_device_whose_memory_nobody_knows(device: str, remedy: str) -> None:
+    world = World()
+    world.reserve(on_device(make_plan(), device))
+    refusal = world.answer("op-reserve").first_error
+    assert f"E_INVALID: host-a has no device {device} whose memory is known; it has CPU" in refusal
+    assert remedy in refusal
 
 
 def test_a_node_generation_other_than_the_load_generation_is_refused_with_both_numbers() -> None:

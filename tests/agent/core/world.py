@@ -42,6 +42,7 @@ class World:
         self.mono = 100.0
         self.wall = 1_764_412_900_000
         self.memory = memory
+        self.gpus: tuple[DeviceFacts, ...] = ()
         self.records: list[JournalRecord] = []
         self.durable = Entities()
         self.effects: list[Effect] = []
@@ -82,7 +83,7 @@ class World:
 
     def capacity(self) -> Capacity:
         device = DeviceFacts(name="CPU", uuid="cpu", kind="cpu", total=self.memory, free=self.memory)
-        return Capacity(devices=(device,), ports=(Port(18_000), Port(18_999)))
+        return Capacity(devices=(device, *self.gpus), ports=(Port(18_000), Port(18_999)))
 
     def command(self, command: Command, conn: int = 1) -> None:
         self.event(CommandArrived(conn, command, payload_digest(command), self.capacity()))

@@ -26,6 +26,7 @@ from backend.engines.driver import (
     Completion,
     EngineMissing,
     LeaderGone,
+    ListedDevice,
     PeerLost,
     PhaseSeen,
     Proven,
@@ -118,6 +119,24 @@ def program(folder: Path, name: str, script: str) -> Path:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
+
+
+def test_a_gpu_shard_counts_devices_under_the_mask_of_their_list(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "1,0")
+    plan = ring_plan(tiny)
+    on_gpu = msgspec.structs.replace(plan.shards[1], device="Vulkan0")
+    plan = msgspec.structs.replace(plan, shards=(plan.shards[0], on_gpu, *plan.shards[2:]))
+    leader, worker, other = (LlamaCpp(None).launch(shard, plan, tiny).env for shard in plan.shards[:3])
+    assert worker["GGML_VK_VISIBLE_DEVICES"] == "1,0"
+    # These see no driver, so the mask would name nothing there, and they would complain of it.
+    assert "GGML_VK_VISIBLE_DEVICES" not in leader.keys() | other.keys()
+
+
+async def test_the_list_is_asked_for_under_the_same_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "7")
+    line = "  Vulkan0: GPU $GGML_VK_VISIBLE_DEVICES (8 MiB, 2 MiB free)"
+    program(tmp_path, "llama-server", f'echo "Available devices:"; echo "{line}"')
+    assert await LlamaCpp(tmp_path).list_devices() == (ListedDevice("Vulkan0", "GPU 7", 8 << 20, 2 << 20),)
 
 
 # What a host alone can know of a plan

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from backend.engines.driver import ListedDevice
 from backend.engines.llamacpp.log_tail import LogTail
 from backend.engines.llamacpp.logs import (
+    MIB,
     BufferSize,
     Complaint,
     DevicePlan,
@@ -103,8 +105,28 @@ def test_the_release_is_build_and_commit(text: str, release: str | None) -> None
 
 def test_devices_are_listed_without_the_cpu() -> None:
     assert parse_devices("Available devices:\n  (none)\n") == ()
-    text = "Available devices:\n  Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (2048 MiB, 2048 MiB free)\n"
-    assert parse_devices(text) == ("Vulkan0",)
+    text = "Available devices:\n  Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (2048 MiB, 1024 MiB free)\n"
+    llvmpipe = "llvmpipe (LLVM 15.0.6, 256 bits)"
+    assert parse_devices(text) == (ListedDevice("Vulkan0", llvmpipe, 2048 * MIB, 1024 * MIB),)
+
+
+def test_devices_whose_memory_a_list_does_not_give_have_none_known() -> None:
+    text = (
+        "ggml_cuda_init: found 1 CUDA devices:\n"
+        "  Device 0: NVIDIA RTX A6000, compute capability 8.6, VMM: yes\n"
+        "  note: this is no device\n"
+        "Available devices:\n"
+        "  CUDA0: NVIDIA RTX A6000 (48549 MiB, 0 MiB free)\n"
+        "  GPUOpenCL: Adreno (TM) 740 (0 MiB, 0 MiB free)\n"
+        "  WebGPU: some adapter\n"
+    )
+    assert parse_devices(text) == (
+        ListedDevice("CUDA0", "NVIDIA RTX A6000", 48549 * MIB, 0),
+        ListedDevice("GPUOpenCL", "Adreno (TM) 740"),
+        ListedDevice("WebGPU", "some adapter"),
+    )
+    older = "  Vulkan1: AMD Radeon (RADV) (16384 MiB, 16000 MiB free)\n  note: this is no device\n"
+    assert [device.name for device in parse_devices(older)] == ["Vulkan1"]
 
 
 def test_a_tail_gives_whole_lines_only_and_starts_again_when_the_log_was_cut(tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ def test_buffers_are_bytes_per_rank_and_rank_0_has_its_mapped_part(plan: Plan) -
     )
 
 
+def test_the_sizes_of_a_leader_that_holds_layers_on_its_gpu_are_added_up_and_counted(tiny: Path) -> None:
+    alone = ring_plan(tiny, ranks=1, context=2048, n_ubatch=512)
+    lines = [
+        "0.00.042.272 I load_tensors:   CPU_Mapped model buffer size =     0.13 MiB",
+        "0.00.042.272 I load_tensors:      Vulkan0 model buffer size =     1.26 MiB",
+        "0.00.046.269 I llama_kv_cache:    Vulkan0 KV buffer size =     2.00 MiB",
+    ]
+    assert buffers_by_rank(picture(lines=lines), alone) == (Buffers(0, round(1.39 * MIB), 2 * MIB, 0, parts=2),)
+
+
 def test_a_replica_of_one_rank_is_compared_with_the_host(tiny: Path) -> None:
     plan = ring_plan(tiny, ranks=1, context=2048, n_ubatch=512)
     plan = with_bound(plan, 0, weights=EMBEDDING + 4 * LAYER + OUTPUT)
