@@ -104,6 +104,8 @@ class Dialog(ModalScreen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Title first, then the state, with the harmless choice in focus."""
+        if not self.query("#dialog-title"):
+            return  # the application ends, and what it was about to show gets no parts any more
         self._is_up = True
         self._opened_at = time.monotonic()  # a key cannot be meant for what was not drawn yet
         self._keep_choices_in_sight()

@@ -103,7 +103,7 @@ def test_a_p4_agent_that_was_started_again_has_lost_its_stages(fleets: Any) -> N
         path.unlink()
     fleet.ring.restart(1, **SOUND)
     replica = state_of(fleet, "failed")
-    assert "rank 2 on host-b" in replica["words"]
+    assert "ranks 2-3 on host-b" in replica["words"]
     assert "started again, or somebody else unloaded it" in replica["words"]
     assert fleet.run("unload", "step-1", "--yes").returncode == 0
     assert fleet.json("ls", "replicas") == []
@@ -172,7 +172,7 @@ def test_the_second_host_reporting_later_is_merged(fleets: Any) -> None:
     (recovering,) = fleet.json("ls", "replicas", code=4)
     assert recovering["state"] == "recovering"
     assert recovering["load_generation"] == before["load_generation"]
-    assert "rank 2 on host-b: unreachable" in recovering["words"]
+    assert "ranks 2-3 on host-b: unreachable" in recovering["words"]
     fleet.start("host-b")
     after = state_of(fleet, "ready")
     assert after["load_generation"] == before["load_generation"]

@@ -129,3 +129,17 @@ async def test_the_data_timer_may_fire_while_the_application_ends() -> None:
         console.app.tick()
     console.app._second -= 1
     console.app.tick()
+
+
+async def test_a_dialog_that_gets_no_parts_because_the_application_ends_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(StandInDoor(w.fleet(w.replica()))) as console:
+        monkeypatch.setattr(Dialog, "compose", lambda self: iter(()))
+        await console.pilot.press("D")
+        await console.pilot.pause()
+        dialog = console.app.screen
+        assert isinstance(dialog, Dialog)
+        assert not dialog.stands
+        console.door.put(w.fleet(w.replica("tiny-2")))
+        await console.pilot.pause()
