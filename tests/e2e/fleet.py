@@ -67,6 +67,14 @@ def until(what: str, look: Callable[[], T | None], seconds: float = PATIENCE) ->
         time.sleep(0.05)
 
 
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether a process writes no more: it is gone, or waits for whoever started it to collect it."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class Fleet:
     """A home folder, agents by name, and the `ringtop` command."""
 
@@ -192,6 +200,8 @@ class Fleet:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(left, PATIENCE)  # what still writes would make a folder that is being removed anew
+        deadline = time.monotonic() + PATIENCE
+        while not all(_has_ended(each) for each in left) and time.monotonic() < deadline:
+            time.sleep(0.005)  # what still writes would make a folder that is being removed anew
         shutil.rmtree(self.home, ignore_errors=True)
         give_back(self.first_port)
