@@ -68,7 +68,11 @@ class SocketSeen(msgspec.Struct, frozen=True):
 
     @property
     def waits_for_other_end(self) -> bool:
-        """Data went out after the other end last sent any, or it never sent any."""
+        """Data went out after the other end last sent any, or it never sent any.
+
+        Where both fell into one tick of the kernel's clock (4 ms on many) nobody can say which came last: then it does
+        not count as waiting, and a rank that hangs there is not named, only that nothing gets on.
+        """
         if self.received_bytes == 0:
             return True
         return self.sent_ms is not None and self.received_ms is not None and self.sent_ms < self.received_ms
